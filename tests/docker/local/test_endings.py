@@ -8,12 +8,15 @@ import tarfile
 import time
 from pathlib import Path
 from textwrap import dedent
+from urllib.parse import urlsplit
 
 import pytest
 import torch
+from engine_proxy import EngineProxy
 from jobs import DIGITS, ROOT, wait_until
 
 from sagemaker_dist import DataParallel, JobError, LocalSession, PyTorch
+from sagemaker_dist.packaging.docker_engine import address
 from sagemaker_dist.runners.local.containers.container_arguments import FOLDER_LABEL, HOST_LABEL
 
 pytestmark = pytest.mark.timeout(300, func_only=True)
@@ -188,6 +191,16 @@ def driver(source, image, tmp_path):
     process.stdout.close()
 
 
+def wait_for(driver):
+    """Wait until the driver has ended; show what it and the job have said if it does not."""
+    try:
+        driver.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        driver.kill()
+        said = driver.communicate()[0]
+        pytest.fail(f"{said}\n{''.join(LocalSession().runner.logs('driven'))}")
+
+
 def asleep():
     return LocalSession().runner.exists("driven") and (
         "".join(LocalSession().runner.logs("driven")).count("asleep") == 2
@@ -198,11 +211,33 @@ def test_ctrl_c_stops_the_job_and_leaves_nothing(driver, engine):
     """SIGINT to the driver: every host gets its SIGTERM, then the engine is as it was."""
     wait_until(asleep)
     driver.send_signal(signal.SIGINT)
-    driver.wait(timeout=120)
+    wait_for(driver)
 
     assert "Stopped" == LocalSession().describe_training_job("driven")["TrainingJobStatus"]
     assert {} == hosts_of(engine)
     assert [] == engine.networks.list(filters={"label": FOLDER_LABEL})
+
+
+@pytest.fixture
+def busy_engine(tmp_path, image, monkeypatch):
+    """A proxy between the job and the engine: it refuses two signals, and ends no stream."""
+    path = tmp_path / "docker.sock"
+    proxy = EngineProxy(path, urlsplit(address()).path, num_refusals=2)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    yield proxy
+    proxy.close()
+
+
+def test_a_busy_engine_does_not_keep_a_job_from_its_end(job, engine, busy_engine):
+    """SIGTERM is sent again, and hosts that have ended need no end of their output."""
+    estimator = job(SLEEP, instance_count=2)
+    running(estimator, engine)
+    estimator.latest_training_job.stop()
+    wait_until(lambda: estimator.latest_training_job.describe()["TrainingJobStatus"] == "Stopped")
+
+    assert 2 == log_of(estimator).count("received SIGTERM")
+    assert (2, 2) == (busy_engine.num_refused, busy_engine.num_held)
+    assert {} == hosts_of(engine)
 
 
 def test_a_killed_driver_takes_its_job_along(driver, engine):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from docker.errors import APIError, DockerException, NotFound
-from requests.exceptions import ReadTimeout, RequestException
 
 from sagemaker_dist.packaging.docker_engine import Engine, connect
 from sagemaker_dist.packaging.docker_errors import refusal
@@ -35,6 +33,7 @@ from sagemaker_dist.runners.local.containers.container_arguments import (
     container_arguments,
     gpu_request,
 )
+from sagemaker_dist.runners.local.containers.container_host import BROKEN, ContainerHost
 from sagemaker_dist.runners.local.containers.docker_network import JobNetwork
 from sagemaker_dist.runners.local.containers.nvidia_gpus import list_gpus
 from sagemaker_dist.runners.local.data.channels import Data
@@ -47,136 +46,9 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
-_STARTUP_SECONDS: Final = 2.0  # time for Python to start and install its signal handlers
-_LOST: Final = 255  # exit status if the engine no longer knows the container's
 _REMOVAL_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
 _CONFLICT: Final = 409  # HTTP
-_BROKEN: Final = (DockerException, RequestException, OSError)
-
-
-@dataclass(slots=True)
-class ContainerHost:
-    """A host of a local job that runs in a container.
-
-    A thread copies the container's output into a pipe, and then stores the exit status. The
-    supervisor's selector reads the pipe. Thread safety: the thread writes `code` and `lost` before
-    it closes the pipe; only the supervisor reads them.
-
-    Attributes:
-        code: Exit status; None while the container runs.
-        lost: Why the engine could not report the exit status, or "".
-        started_seconds: Time of the start on the monotonic clock.
-    """
-
-    place: LocalHost
-    tree: HostTree
-    output: Output
-    container: Container
-    engine: Engine
-    was_stopped: bool = False
-    code: int | None = None
-    lost: str = ""
-    closed: bool = False
-    started_seconds: float = field(default_factory=time.monotonic)
-
-    def fileno(self) -> int:
-        """Return the file descriptor of the host's output, the read end of the pipe."""
-        return self.output.source
-
-    def poll(self) -> int | None:
-        """Return the exit status of the container, or None while it runs."""
-        return self.code
-
-    def terminate(self) -> None:
-        """Send SIGTERM to the container's first process, as `docker stop` does, without waiting.
-
-        If the container is younger than two seconds, the signal is sent when it reaches that age:
-        Linux drops a signal to a first process that has no handler for it yet.
-        """
-        self.was_stopped = True
-        wait_seconds = max(0.0, self.started_seconds + _STARTUP_SECONDS - time.monotonic())
-        timer = threading.Timer(wait_seconds, self._signal, ["SIGTERM"])
-        timer.daemon = True
-        timer.start()
-
-    def kill(self) -> None:
-        """Send SIGKILL to every process of the container."""
-        self._signal("SIGKILL")
-
-    def close(self) -> None:
-        """Write the rest of the output to the logs and close the pipe; later calls do nothing."""
-        if not self.closed:
-            self.closed = True
-            self.output.drain()
-            os.close(self.output.source)
-
-    def ending(self, code: int) -> str:
-        """Return a sentence on how the container ended, with its exit status or the likely cause.
-
-        `code` is the exit status that `poll` returned.
-        """
-        container = f"The container of {self.place.label}"
-        if self.lost:
-            return f"The Docker engine lost the container of {self.place.label}: {self.lost}."
-        if code == 128 + signal.SIGKILL:
-            return f"{container} was killed by SIGKILL.{self._memory_hint()}"
-        if code in {1, 255} and self._is_foreign():
-            return (
-                f"{container} could not run: its image is built for {self._image_architecture()},"
-                f" but this machine's processor is {self.engine.architecture}."
-                " Build the image on this machine: sagemaker-dist image build."
-            )
-        return f"{container} exited with code {code} and gave no reason."
-
-    def _signal(self, name: str) -> None:
-        with contextlib.suppress(*_BROKEN):  # the container has ended, or the engine has stopped
-            self.container.kill(signal=name)
-
-    def _memory_hint(self) -> str:
-        with contextlib.suppress(*_BROKEN):
-            self.container.reload()
-            if self.container.attrs["State"].get("OOMKilled"):
-                return " It ran out of memory."
-        return " It may have run out of memory, or was killed by a user."
-
-    def _image_architecture(self) -> str:
-        with contextlib.suppress(*_BROKEN):
-            image = self.container.image
-            return str(image.attrs["Architecture"]) if image else self.engine.architecture
-        return self.engine.architecture
-
-    def _is_foreign(self) -> bool:
-        return self._image_architecture() != self.engine.architecture
-
-
-def _follow(host: ContainerHost, stream: Any, sink: int) -> None:
-    """Copy a container's output into a pipe; then store the container's exit status in `host`.
-
-    This runs in a thread, until the container ends. `stream` yields the output as bytes. `sink` is
-    the write end of the pipe; it is closed last.
-    """
-    try:
-        for data in stream:
-            _write_all(sink, data)
-        host.code = _wait(host.container)
-    except Exception as error:
-        host.lost = " ".join(str(error).split())
-        host.code = _LOST
-    finally:
-        os.close(sink)
-
-
-def _write_all(sink: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(sink, view) :]
-
-
-def _wait(container: Container) -> int:
-    while True:
-        with contextlib.suppress(ReadTimeout):
-            return int(container.wait()["StatusCode"])
 
 
 @dataclass(slots=True)
@@ -251,9 +123,9 @@ class ContainerFleet:
         )
 
     def _start(self, container: Container, host: LocalHost, engine: Engine) -> ContainerHost:
-        """Start the container of `host`, and a thread that copies its output.
+        """Start the container of `host`, and the threads that follow its output and its end.
 
-        The thread's stream is attached before the start, so that no output is lost. `engine` has
+        The stream of output is attached before the start, so that no output is lost. `engine` has
         facts about the Docker engine, for errors.
         """
         source, sink = os.pipe()
@@ -262,9 +134,7 @@ class ContainerFleet:
         running = ContainerHost(host, tree, output, container, engine)
         stream = container.attach(stream=True, stdout=True, stderr=True)
         container.start()
-        thread = threading.Thread(target=_follow, args=(running, stream, sink), daemon=True)
-        thread.start()
-        self._threads.append(thread)
+        self._threads += running.follow(stream, sink)
         return running
 
     def kill(self) -> None:
@@ -277,7 +147,7 @@ class ContainerFleet:
         """Remove the job's containers and network, also after a failed start."""
         if self._client is None:
             return
-        with contextlib.suppress(*_BROKEN):
+        with contextlib.suppress(*BROKEN):
             remove_all(self._client, self.folder.path)
         for host in self.hosts:
             host.close()  # ends also a thread that waits because its pipe is full
@@ -328,7 +198,7 @@ def sweep(client: DockerClient, is_over: Callable[[Path], bool]) -> None:
 
     `is_over` is a function that returns whether the job in a folder has ended.
     """
-    with contextlib.suppress(*_BROKEN):
+    with contextlib.suppress(*BROKEN):
         everything = [
             *client.containers.list(all=True, filters={"label": FOLDER_LABEL}, ignore_removed=True),
             *client.networks.list(filters={"label": FOLDER_LABEL}),
