@@ -19,6 +19,7 @@ import pytest
 # OpenMP's threads spin while they wait for each other: on busy processors two of them take six
 # times the seconds of one, in tests and in ranks, which inherit this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 # No test looks at machine images, and each new account of moto's would make 1,296: half a second.
 os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 

@@ -258,7 +258,11 @@ def rank_environment(
     variables |= write_tuning(config.options)
     if config.model is not None:
         variables[MODEL_PARALLEL] = spell(_with_plan(config.model, config.code))
-    defaults = {"OMP_NUM_THREADS": str(threads_per_rank(machine, world, addresses, host))}
+    threads = config.inherited.get("OMP_NUM_THREADS")
+    threads = threads or str(threads_per_rank(machine, world, addresses, host))
+    defaults = {"OMP_NUM_THREADS": threads}
+    if config.framework == "tensorflow":  # which does not read OMP_NUM_THREADS
+        defaults["TF_NUM_INTRAOP_THREADS"] = threads.partition(",")[0]
     if interface in {name for _, name in socket.if_nameindex()}:
         defaults |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     return variables | {k: v for k, v in defaults.items() if k not in config.inherited}

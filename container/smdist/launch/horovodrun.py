@@ -134,14 +134,17 @@ def _rank_command(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str
 
 
 def _environment(request: RunOptions, environ: Mapping[str, str], secret: Path) -> dict[str, str]:
-    threads = max(1, inspect_machine(environ).num_cpus // (request.num_ranks or 1))
+    share = max(1, inspect_machine(environ).num_cpus // (request.num_ranks or 1))
+    threads = environ.get("OMP_NUM_THREADS") or str(share)
+    for_tensorflow = environ.get("TF_NUM_INTRAOP_THREADS") or threads.partition(",")[0]
     found = {
         "SMDIST_ADDRESS": _ADDRESS,
         "SMDIST_HOST_LABEL": socket.gethostname(),
         "SMDIST_SECRET_FILE": str(secret),
         "SMDIST_GUARD_DIRECTORY": str(Path.cwd()),
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS") or str(threads),
+        "OMP_NUM_THREADS": threads,
+        "TF_NUM_INTRAOP_THREADS": for_tensorflow,
     }
     if request.start_timeout_seconds is not None:
         found["SMDIST_START_TIMEOUT_SECONDS"] = str(request.start_timeout_seconds)

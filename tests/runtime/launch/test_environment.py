@@ -164,6 +164,17 @@ def test_rank_environment():
     assert not {"SMDIST_LANES", "SMDIST_SHARD_WEIGHTS"} & set(variables)
 
 
+@pytest.mark.parametrize(("inherited", "threads"), [({}, "4"), ({"OMP_NUM_THREADS": "7,2"}, "7")])
+def test_tensorflow_computes_with_the_threads_of_a_rank(inherited, threads):
+    """TensorFlow does not read OMP_NUM_THREADS, and would take every CPU in each rank."""
+    config = replace(CONFIG, framework="tensorflow", inherited=inherited)
+    variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
+    plain = rank_environment(CONFIG, HostResources(num_cpus=8), WORLD, ADDRESSES)
+
+    assert threads == variables["TF_NUM_INTRAOP_THREADS"]
+    assert "TF_NUM_INTRAOP_THREADS" not in plain
+
+
 def test_ranks_are_told_what_was_asked():
     """What is None is not set, so that the user's own variable stays."""
     options = DataParallel(lanes=4, one_shot_bytes=0, shard_weights=(1, 2, 1))

@@ -63,10 +63,26 @@ def compare_files(plan_path: Path, trace_path: Path) -> Comparison:
     faults: list[OptionError] = []
     plan = _read(lambda: Plan.load(plan_path), faults)
     trace = _read(lambda: _load_trace(trace_path), faults)
+    if plan is None and trace is None and _are_swapped(plan_path, trace_path):
+        raise PlanError(
+            f"{plan_path} is a trace, and {trace_path} is a plan",
+            "the plan comes first",
+            f"Run sagemaker-dist compare {trace_path} {plan_path}",
+            about="plan",
+            kind="mismatch",
+        )
     raise_faults(faults)
     assert plan is not None
     assert trace is not None
     return compare_plan(plan, *trace)
+
+
+def _are_swapped(plan_path: Path, trace_path: Path) -> bool:
+    """Return True if the file of the plan is a trace, and that of the trace a plan."""
+    faults: list[OptionError] = []
+    _read(lambda: Plan.load(trace_path), faults)
+    _read(lambda: _load_trace(plan_path), faults)
+    return not faults
 
 
 def _load_trace(path: Path) -> tuple[tuple[Track, ...], tuple[Edge, ...]]:

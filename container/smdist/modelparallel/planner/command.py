@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -97,6 +97,8 @@ def _make_plan(
 
     The texts are "" if no layout was searched.
     """
+    if arguments.measure and imports_keras(arguments.file):
+        _take_threads_of_rank(cluster.ranks_per_host, _limit_tensorflow)
     model = file.model(with_values=arguments.measure)
     if is_keras(model):
         return _keras_plan(file, model, cluster, arguments), "", ""
@@ -116,7 +118,7 @@ def _torch_plan(
 
     device = fastest_device() if arguments.measure else "cpu"
     if arguments.measure and device == "cpu":
-        _take_threads_of_rank(machine.cluster.ranks_per_host)
+        _take_threads_of_rank(machine.cluster.ranks_per_host, _limit_torch)
     made = plan_with_layout(
         model,
         file.example(device),
@@ -134,19 +136,32 @@ def _torch_plan(
     return made.plan, predicted, explain(made.search, made.machine, made.unsplit)
 
 
-def _take_threads_of_rank(ranks_per_host: int) -> None:
+def _take_threads_of_rank(ranks_per_host: int, limit: Callable[[int], None]) -> None:
     """Limit this process to the threads that each rank of a host has: the cores divided by ranks.
 
     Args:
         ranks_per_host: Number of ranks on each host.
+        limit: Function that limits the framework to a number of threads.
     """
-    import torch
-
-    threads = max(1, len(os.sched_getaffinity(0)) // ranks_per_host)
-    if threads < torch.get_num_threads():
-        torch.set_num_threads(threads)
+    cores = len(os.sched_getaffinity(0))
+    threads = max(1, cores // ranks_per_host)
+    if threads < cores:
+        limit(threads)
         how = f"{threads} of the threads, as each of {ranks_per_host} ranks of a host has"
         sys.stderr.write(f"planner: measuring with {how}\n")
+
+
+def _limit_torch(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(min(threads, torch.get_num_threads()))
+
+
+def _limit_tensorflow(threads: int) -> None:
+    """Limit the threads of an operation; this must come before TensorFlow's first operation."""
+    import tensorflow
+
+    tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def _keras_plan(

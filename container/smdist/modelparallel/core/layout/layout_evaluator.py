@@ -133,7 +133,7 @@ class LayoutEvaluator:
         for least, ends, memory, times in sorted(fitting, key=lambda each: each[:2]):
             if least >= below:
                 break
-            time = step_parts(self.machine, times, self._sent(ends, layout), layout, self.needs)
+            time = step_parts(self.machine, times, self._sent(ends, layout), layout)
             if isinstance(best, Verdict) or time.step < best.time.step:
                 best = Prediction(
                     layout=layout, time=time, memory=memory, stages=ends,
@@ -250,7 +250,7 @@ def _least(times: Sequence[StageTime], layout: Layout) -> float:
         sum(times[each].updated for each in stages_of(rank, layout))
         for rank in range(layout.pipeline)
     )
-    return least + times[0].reduced + max(each.once for each in times) + updated
+    return least + times[0].exposed + max(each.once for each in times) + updated
 
 
 def _least_waiting(forward: Sequence[float], backward: Sequence[float], layout: Layout) -> float:

@@ -3,7 +3,7 @@
 
 What overlaps follows the runtime. Gathers of a layer's shards overlap with the computation of the
 layer before it, on a device with streams (`Machine.overlaps`). All-reduces of tensor parallelism
-overlap with nothing. Gradients are summed after the last backward pass of a stage, while other
+overlap with nothing. Gradients are summed during the last backward pass of a stage, while other
 stages compute.
 """
 
@@ -28,7 +28,7 @@ from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.prediction import TimeParts
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 from smdist.modelparallel.core.schedule import SCHEDULES, make_schedule
-from smdist.modelparallel.core.simulate import StepClock, StepEnds
+from smdist.modelparallel.core.simulate import StepClock, StepEnds, exposed_seconds
 
 _SPLIT_OVERHEAD = 0.1  # fraction of a backward pass in two parts, as in the planner of pipelines
 # Adam reads or writes 18 values for each parameter, kernel by kernel, as torch does by default:
@@ -48,6 +48,7 @@ class StageTime:
         hidden: Messages of one microbatch that computation hides.
         once: Gathers that a step has once, for its first microbatch.
         reduced: Sum of gradients at the end of the step.
+        exposed: Part of this sum that follows the last backward pass.
         updated: Update of the weights.
     """
 
@@ -61,6 +62,7 @@ class StageTime:
     hidden: float
     once: float
     reduced: float
+    exposed: float
     updated: float
 
     @property
@@ -100,6 +102,7 @@ def stage_time(
         hidden += many * (cost.copy_seconds - sum(copies))
     elements = sum(cost.num_parameters for cost in costs)
     added = _added(machine, elements, layout, needs)
+    reduced = _reduced(machine, elements, layout, needs)
     return StageTime(
         forward=forward,
         backward=backward + added,
@@ -110,7 +113,8 @@ def stage_time(
         offload=offload,
         hidden=hidden,
         once=once,
-        reduced=_reduced(machine, elements, layout, needs),
+        reduced=reduced,
+        exposed=_after_backward(reduced, backward + added, elements, layout, needs),
         updated=_updated(machine, elements, layout, needs),
     )
 
@@ -184,6 +188,28 @@ def _reduced(machine: Machine, elements: float, layout: Layout, needs: TrainingN
     return seconds
 
 
+def _after_backward(
+    reduced: float, backward: float, elements: float, layout: Layout, needs: TrainingNeeds
+) -> float:
+    """Return the seconds of a stage's sum of gradients that follow its last backward pass.
+
+    Args:
+        reduced: Seconds of the whole sum.
+        backward: Seconds of the backward pass.
+        elements: Number of gradients.
+        layout: The layout.
+        needs: Precision of the training, and when it reduces gradients.
+    """
+    if layout.sharding == "none":
+        if SCHEDULES[layout.schedule].splits_backward:
+            return reduced
+        return exposed_seconds(reduced, round(elements * needs.precision.gradient), backward)
+    often = layout.reduces_often if needs.reduction == "auto" else needs.reduction != "step"
+    if often and layout.pipeline == 1:
+        return max(0.0, reduced - backward)
+    return reduced
+
+
 def _updated(machine: Machine, elements: float, layout: Layout, needs: TrainingNeeds) -> float:
     """Return the seconds in which a rank updates the weights of a stage."""
     precision = needs.precision
@@ -195,9 +221,8 @@ def _updated(machine: Machine, elements: float, layout: Layout, needs: TrainingN
 
 
 def step_parts(
-    machine: Machine, stages: Sequence[StageTime], sent_bytes: Sequence[int], layout: Layout,
-    needs: TrainingNeeds,
-) -> TimeParts:  # fmt: skip
+    machine: Machine, stages: Sequence[StageTime], sent_bytes: Sequence[int], layout: Layout
+) -> TimeParts:
     """Return the seconds of a step by part.
 
     Args:
@@ -205,17 +230,13 @@ def step_parts(
         stages: Seconds of each stage.
         sent_bytes: Bytes that each stage but the last sends to the next one, for one microbatch.
         layout: The layout.
-        needs: When the training reduces gradients.
     """
     count = layout.num_microbatches
     if layout.pipeline == 1:
         (stage,) = stages
-        wait = stage.reduced + stage.once
-        covered = 0.0
-        often = layout.reduces_often if needs.reduction == "auto" else needs.reduction != "step"
-        if often:  # sums overlap with the last backward pass
-            covered = min(stage.reduced, stage.backward)
-        return _parts(stage, count, bubble=0.0, gradients=wait - covered, more_hidden=covered)
+        covered = stage.reduced - stage.exposed
+        wait = stage.exposed + stage.once
+        return _parts(stage, count, bubble=0.0, gradients=wait, more_hidden=covered)
     pipeline, step = _pipeline_seconds(machine, stages, sent_bytes, layout)
     ranks = [
         _joined([stages[each] for each in stages_of(rank, layout)])
@@ -291,7 +312,7 @@ def _simulated(
         clock, tuple(each.forward for each in stages), tuple(each.backward for each in stages),
         tuple(sent_bytes), pipeline_link(machine.cluster, layout),
     )  # fmt: skip
-    return ends.pipeline_seconds, ends.step_seconds([each.reduced for each in stages])
+    return ends.pipeline_seconds, ends.step_seconds([each.exposed for each in stages])
 
 
 @lru_cache(maxsize=1024)  # layouts that differ in their shards often have the same passes

@@ -15,7 +15,12 @@ from smdist.modelparallel.core.partition import Partition
 from smdist.modelparallel.core.placement import Edge, replicated
 from smdist.modelparallel.core.planner.pipeline_layout import PipelineLayout
 from smdist.modelparallel.core.schedule.actions import Schedule
-from smdist.modelparallel.core.simulate import Timeline, all_reduce_seconds, simulate
+from smdist.modelparallel.core.simulate import (
+    Timeline,
+    all_reduce_seconds,
+    exposed_seconds,
+    simulate,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class Pipeline:
         state: Bytes of weight, gradient and optimizer state for each parameter element.
         split_overhead: Additional time of a backward pass whose input and weight gradients are
             computed separately, as a fraction of the whole pass.
+        overlaps_sums: True if gradients are summed over replicas during the last backward pass.
     """
 
     split: CandidatePipeline
@@ -70,6 +76,7 @@ class Pipeline:
     link: Callable[[int, int], Link]
     state: StateBytes
     split_overhead: float
+    overlaps_sums: bool
 
     @property
     def stages_of(self) -> tuple[tuple[int, ...], ...]:
@@ -103,12 +110,13 @@ class Pipeline:
         return tuple(sum(self.state.of(parameter[name]) for name in names) for names in held)
 
     def reduce_seconds(self) -> tuple[float, ...]:
-        """Return the seconds in which each stage sums its gradients, by stage.
+        """Return the seconds of sums of gradients after a stage's last backward pass, by stage.
 
         Gradients are summed over replicas. Gradients of a tied parameter are also summed over the
         stages that hold the parameter.
         """
         takes = [0.0] * len(self.split.parameters)
+        costs = self.costs()
         for rank, stages in enumerate(self.stages_of):
             replicas = self.layout.replicas(rank)
             seen: set[str] = set()
@@ -116,9 +124,12 @@ class Pipeline:
                 fresh = self.split.parameters[stage] - seen
                 seen |= fresh
                 size = max(1, round(self.state.gradient))
-                takes[stage] += all_reduce_seconds(
-                    self._gradient_bytes(fresh), replicas, element_bytes=size
-                )
+                num_bytes = self._gradient_bytes(fresh)
+                takes[stage] = all_reduce_seconds(num_bytes, replicas, element_bytes=size)
+                if self.overlaps_sums and not self.splits_backward:
+                    takes[stage] = exposed_seconds(
+                        takes[stage], num_bytes, costs[stage].backward_seconds
+                    )
         for stage, seconds in self._tied_seconds():
             takes[stage] += seconds
         return tuple(takes)

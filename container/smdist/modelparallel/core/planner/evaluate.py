@@ -362,6 +362,7 @@ class Evaluator:
             link=link,
             state=self._problem.state,
             split_overhead=self._problem.split_overhead,
+            overlaps_sums=self._problem.overlaps_sums,
         )
 
     def _view(self, candidate: Candidate) -> View:

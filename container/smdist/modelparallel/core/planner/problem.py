@@ -62,6 +62,7 @@ class Problem:
             them can be on different stages.
         state: Bytes of weight, gradient and optimizer state for each parameter element.
         device_memory: Bytes that a rank may use; the default is the memory of the cluster's device.
+        overlaps_sums: True if gradients are summed over replicas during the last backward pass.
         split_overhead: Additional time of a backward pass that computes input and weight gradients
             separately, as a fraction of the whole pass. Measured values are 7 % (model width 384)
             and 11 % (width 768).
@@ -89,6 +90,7 @@ class Problem:
     opened: frozenset[str] = frozenset()
     state: StateBytes = field(default_factory=StateBytes)
     device_memory: int | None = None
+    overlaps_sums: bool = True
     split_overhead: float = 0.1
 
     def __post_init__(self) -> None:

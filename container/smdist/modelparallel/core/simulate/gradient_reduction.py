@@ -35,11 +35,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from smdist.modelparallel.core.cluster import Cluster
 from smdist.modelparallel.core.cost import Link
 
-_FP32_BYTES = 4
+FUSION_BYTES: Final = 25 * 2**20  # largest bucket of gradients, by default
+_FP32_BYTES: Final = 4
+_FEWEST: Final = 16  # buckets of a stage
+_SMALL_BYTES: Final = 2**20  # of a bucket that is not divided further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,34 @@ def all_reduce_seconds(num_bytes: int, replicas: ReplicaLinks, *, element_bytes:
     """
     there = reduce_scatter_seconds(num_bytes, replicas, element_bytes=element_bytes)
     return there + all_gather_seconds(num_bytes, replicas)
+
+
+def bucket_bytes(num_bytes: int, fusion_bytes: int = FUSION_BYTES) -> int:
+    """Return the largest size of the buckets into which the gradients of a stage are divided.
+
+    A small stage has several buckets, too, so that most of them are sent during the last backward
+    pass.
+
+    Args:
+        num_bytes: Bytes of all gradients of the stage.
+        fusion_bytes: Limit of the user.
+    """
+    return min(fusion_bytes, max(num_bytes // _FEWEST, _SMALL_BYTES))
+
+
+def exposed_seconds(reduce_seconds: float, num_bytes: int, backward_seconds: float) -> float:
+    """Return the seconds of an all-reduce of gradients that follow the last backward pass.
+
+    The pass computes gradients evenly. Each bucket is sent when it is complete; the last one is
+    complete at the end of the pass.
+
+    Args:
+        reduce_seconds: Seconds of the all-reduce of all gradients of a stage.
+        num_bytes: Bytes of these gradients.
+        backward_seconds: Seconds of the stage's last backward pass.
+    """
+    last = min(1.0, bucket_bytes(num_bytes) / max(1, num_bytes))
+    return max(reduce_seconds * last, reduce_seconds - backward_seconds * (1.0 - last))
 
 
 def reduce_scatter_seconds(

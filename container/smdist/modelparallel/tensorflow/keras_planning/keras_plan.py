@@ -94,7 +94,7 @@ def _problem(
         marks={} if options.auto_partition else given.marks,
         opened=frozenset() if options.auto_partition else _around(given.marks),
         data_parallel_degree=given.data_parallel_degree, state=given.state,
-        device_memory=None if memory is None else size_in_bytes(memory),
+        device_memory=None if memory is None else size_in_bytes(memory), overlaps_sums=False,
     )  # fmt: skip
 
 

@@ -12,7 +12,8 @@ import torch
 from sagemaker_dist.contract.model_parallel import ModelParallel
 from sagemaker_dist.errors import OptionError, raise_all, require
 from smdist.modelparallel.core.plan import Plan
-from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES, half_dtype
+from smdist.modelparallel.core.simulate import FUSION_BYTES
+from smdist.modelparallel.torch.replicas.replicas import half_dtype
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 MIB = 1 << 20

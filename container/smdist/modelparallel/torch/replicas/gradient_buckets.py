@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buckets: flat buffers of gradients. A bucket is averaged when all its gradients are complete.
 
-    stage 1   B0 B1 B2 B3 |-- all-reduce of its buffers --|
-    stage 0         B0 B1 B2 B3 ...                        |-- all-reduce --|   finish
+    stage 1   B0 B1 B2 [--- B3 ---]
+                         |-- all-reduce of buckets 0, 1, 2 --|
+    stage 0            B0 B1 B2 [--- B3 ---]
+                                  |-- all-reduce of buckets 0, 1, 2 --|   finish
 
 B0 is the backward pass of microbatch 0, and so on. All parameters of a bucket have one dtype and
-belong to the same stages of this rank: to one stage, or to several stages that share them. The
-all-reduce of a bucket starts after the last backward pass of these stages. So all replicas start
-the all-reduces in the same order, which the schedule determines.
+belong to the same stages of this rank: to one stage, or to several stages that share them. Buckets
+begin with the last parameters, whose gradients a backward pass computes first. An all-reduce starts
+in the last backward pass of these stages, as soon as the bucket and all buckets before it are
+complete; the last bucket starts after this pass. So all replicas start the all-reduces in the same
+order, which the schedule determines.
 
 A parameter may have a gradient on some replicas only. A replica without a gradient sends zeros. The
-first bucket of each set of stages also has one flag for each parameter of this set: 1 if the rank
+last bucket of each set of stages also has one flag for each parameter of this set: 1 if the rank
 has a gradient. After the all-reduce, the flags show which parameters have a gradient on any
-replica.
+replica. One more flag shows that gradients of some rank have grown after their bucket was sent, as
+with `torch.utils.checkpoint(use_reentrant=True)` and a parameter that is used twice. All replicas
+then send what was missing, and later steps start all buckets after the backward pass.
 
 `OwnedParam` is a parameter with its stages. `broadcast` copies values from replica 0 to the
 others.
@@ -20,15 +26,18 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
 
 from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.simulate import bucket_bytes
 
 _AVERAGING = ("smdist", "nccl")
 
@@ -155,11 +164,25 @@ class GradientBuckets:
         self._sets = [] if is_alone else [_BucketSet(*each) for each in _sets(held, fusion_bytes)]
         self._ended: set[int] = set()
         self._running: list[_BucketSet] = []
+        self._overlaps = True
 
     def begin(self) -> None:
         """Begin a step; discard all-reduces of an earlier step that failed."""
         self._ended.clear()
         self._running.clear()
+        for each in self._sets:
+            each.discard()
+
+    def watch(self, stage: int) -> None:
+        """Start all-reduces during the backward pass that follows, the last one of a stage.
+
+        Args:
+            stage: Number of the stage.
+        """
+        if self._overlaps:
+            complete = next(self._complete({*self._ended, stage}), None)
+            if complete is not None:
+                complete.watch(self._group)
 
     def end(self, stage: int) -> None:
         """Start the all-reduces of buckets whose gradients are complete.
@@ -170,9 +193,13 @@ class GradientBuckets:
             stage: Number of the stage.
         """
         self._ended.add(stage)
-        for each in self._sets:
-            if each not in self._running and each.stages <= self._ended:
-                self._start(each)
+        for each in list(self._complete(self._ended)):
+            each.start(self._group)
+            self._running.append(each)
+
+    def _complete(self, ended: Set[int]) -> Iterator[_BucketSet]:
+        """Yield the sets that have not been started, and whose stages have all ended."""
+        return (s for s in self._sets if s not in self._running and s.stages <= ended)
 
     def finish(self) -> None:
         """Wait for all all-reduces, and set the averages as gradients.
@@ -180,12 +207,9 @@ class GradientBuckets:
         If no replica has a gradient of a parameter, the gradient becomes None.
         """
         for each in self._running:
-            each.finish()
+            if each.finish(self._group):
+                self._overlaps = False
         self._running.clear()
-
-    def _start(self, each: _BucketSet) -> None:
-        each.start(self._group)
-        self._running.append(each)
 
 
 class _BucketSet:
@@ -195,29 +219,120 @@ class _BucketSet:
         self.stages = stages
         self._buckets = buckets
         self._all = [parameter for bucket in buckets for parameter in bucket]
+        self._hooks: list[RemovableHandle] = []
+        self._missing: list[set[int]] = []
+        self._had: dict[int, bool] = {}
         self._pending: list[_PendingReduction] = []
 
-    def start(self, group: dist.ProcessGroup) -> None:
-        """Start the all-reduce of each bucket over the replicas in `group`."""
-        self._pending = [
-            _start_reduction(bucket, self._all if number == 0 else [], group)
-            for number, bucket in enumerate(self._buckets)
-        ]
-
-    def finish(self) -> None:
-        """Wait for the all-reduces, and set the averages as gradients."""
-        has_gradient: dict[int, bool] = {}
-        for bucket, pending in zip(self._buckets, self._pending, strict=True):
-            pending.work.wait()
-            lengths = [p.numel() for p in bucket]
-            *means, rest = torch.split(
-                pending.buffer, [*lengths, len(pending.buffer) - sum(lengths)]
-            )
-            if not has_gradient:
-                has_gradient = dict(zip(map(id, self._all), (rest > 0).tolist(), strict=True))
-            for parameter, mean in zip(bucket, means, strict=True):
-                set_gradient(parameter, mean if has_gradient[id(parameter)] else None)
+    def discard(self) -> None:
+        """Forget a step that has failed."""
+        self._ignore()
         self._pending = []
+        self._had = {}
+
+    def watch(self, group: dist.ProcessGroup) -> None:
+        """Start the all-reduce of each bucket but the last as soon as its gradients are complete.
+
+        Args:
+            group: Process group of the replicas.
+        """
+        early = self._buckets[:-1]
+        self._missing = [set(map(id, bucket)) for bucket in early]
+        for number, bucket in enumerate(early):
+            for parameter in bucket:
+                if parameter.requires_grad:
+                    take = partial(self._take, number, group)
+                    hook = parameter.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+                    self._hooks.append(hook)
+
+    def _take(self, number: int, group: dist.ProcessGroup, parameter: Tensor) -> None:
+        """Note that a gradient has come; start the all-reduces whose turn it is.
+
+        Args:
+            number: Number of the parameter's bucket.
+            group: Process group of the replicas.
+            parameter: Parameter with the gradient.
+        """
+        self._missing[number].discard(id(parameter))
+        while (following := len(self._pending)) < len(self._missing):
+            if self._missing[following]:
+                return
+            self._start(following, group)
+
+    def start(self, group: dist.ProcessGroup) -> None:
+        """Start the all-reduces that have not started yet, at last the one with the flags.
+
+        Args:
+            group: Process group of the replicas.
+        """
+        self._ignore()
+        is_late = any(
+            parameter.grad is not None
+            for bucket in self._buckets[: len(self._pending)]
+            for parameter in bucket
+        )
+        for number in range(len(self._pending), len(self._buckets)):
+            self._start(number, group, is_late=is_late)
+
+    def _ignore(self) -> None:
+        """Start no more all-reduces in backward passes."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._missing = []
+
+    def _start(self, number: int, group: dist.ProcessGroup, *, is_late: bool = False) -> None:
+        bucket = self._buckets[number]
+        self._had.update((id(p), p.grad is not None) for p in bucket)
+        flags = []
+        if number == len(self._buckets) - 1:
+            has = [self._had[id(p)] or p.grad is not None for p in self._all]
+            flags = [float(each) for each in (*has, is_late)]
+        self._pending.append(_start_reduction(bucket, flags, group))
+
+    def finish(self, group: dist.ProcessGroup) -> bool:
+        """Wait for the all-reduces, and set the averages as gradients.
+
+        Args:
+            group: Process group of the replicas.
+
+        Returns:
+            True if gradients of a replica have grown after their bucket was sent.
+        """
+        for pending in self._pending:
+            pending.work.wait()
+        parts = [self._parts(number) for number in range(len(self._buckets))]
+        *has, is_late = (parts[-1].pop() > 0).tolist()
+        if is_late:
+            self._add_late(parts, group)
+        has_gradient = dict(zip(map(id, self._all), has, strict=True))
+        for bucket, means in zip(self._buckets, parts, strict=True):
+            for parameter, mean in zip(bucket, means, strict=False):
+                set_gradient(parameter, mean if has_gradient[id(parameter)] else None)
+        self.discard()
+        return bool(is_late)
+
+    def _parts(self, number: int) -> list[Tensor]:
+        """Return the averages of a bucket by parameter, and at last its flags."""
+        buffer = self._pending[number].buffer
+        lengths = [parameter.numel() for parameter in self._buckets[number]]
+        return list(torch.split(buffer, [*lengths, len(buffer) - sum(lengths)]))
+
+    def _add_late(self, parts: list[list[Tensor]], group: dist.ProcessGroup) -> None:
+        """Average the gradients that came after their bucket was sent, and add them.
+
+        All replicas do this if one of them has such gradients.
+
+        Args:
+            parts: Averages of each bucket by parameter, to which the late ones are added.
+            group: Process group of the replicas.
+        """
+        for bucket, means in zip(self._buckets[:-1], parts[:-1], strict=True):
+            late = _start_reduction(bucket, [], group)
+            late.work.wait()
+            lengths = [parameter.numel() for parameter in bucket]
+            for mean, more in zip(means, torch.split(late.buffer, lengths), strict=False):
+                mean.add_(more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,20 +344,21 @@ class _PendingReduction:
 
 
 def _start_reduction(
-    bucket: list[nn.Parameter], flagged: list[nn.Parameter], group: dist.ProcessGroup
+    bucket: list[nn.Parameter], flags: list[float], group: dist.ProcessGroup
 ) -> _PendingReduction:
     """Copy the gradients of a bucket to a buffer, and start an all-reduce of the buffer.
 
     Args:
         bucket: Parameters of the bucket; their gradients become None.
-        flagged: Parameters for which the buffer also has flags: 1 if this rank has a gradient.
+        flags: Numbers that the buffer has after the gradients.
         group: Process group of the replicas.
 
     Returns:
         The buffer, and the handle to wait for the all-reduce.
     """
     with torch.no_grad():
-        buffer = torch.cat([*flattened(bucket), flags(flagged, like=bucket[0].detach())])
+        vectors = flattened(bucket)
+        buffer = torch.cat([*vectors, vectors[0].new_tensor(flags)] if flags else vectors)
         for parameter in bucket:
             parameter.grad = None  # freed, since the buffer has a copy
         averages = group._get_backend(buffer.device).name().lower() in _AVERAGING
@@ -267,7 +383,7 @@ def _sets(
         Numbers of the stages of a group, and the buckets of the group.
     """
     by_stages: dict[frozenset[int], dict[torch.dtype, list[nn.Parameter]]] = {}
-    for each in held:
+    for each in reversed(held):
         of = by_stages.setdefault(each.stages, {})
         of.setdefault(each.parameter.dtype, []).append(each.parameter)
     for stages, by_dtype in by_stages.items():
@@ -279,11 +395,12 @@ def _buckets(parameters: list[nn.Parameter], fusion_bytes: int) -> Iterator[list
 
     A parameter with more bytes has a list of its own.
     """
+    sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+    limit = bucket_bytes(sum(sizes), fusion_bytes)
     bucket: list[nn.Parameter] = []
     num_bytes = 0
-    for parameter in parameters:
-        size = parameter.numel() * parameter.element_size()
-        if bucket and num_bytes + size > fusion_bytes:
+    for parameter, size in zip(parameters, sizes, strict=True):
+        if bucket and num_bytes + size > limit:
             yield bucket
             bucket, num_bytes = [], 0
         bucket.append(parameter)

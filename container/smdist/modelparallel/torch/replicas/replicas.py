@@ -21,6 +21,7 @@ from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.placement import Placement, Tie
 from smdist.modelparallel.core.rank_layout import Axis
 from smdist.modelparallel.core.schedule.actions import Schedule
+from smdist.modelparallel.core.simulate import FUSION_BYTES
 from smdist.modelparallel.torch.accelerator import accelerator_of
 from smdist.modelparallel.torch.materialization.stage_module import StageModule
 from smdist.modelparallel.torch.replicas import grad_clipping
@@ -163,7 +164,6 @@ def _by_dtype(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(found.values())
 
 
-FUSION_BYTES: Final = 25 * 2**20
 SHARDINGS: Final = ("none", "optimizer", "full")
 REDUCTIONS: Final = ("step", "microbatch")
 
@@ -224,6 +224,7 @@ class Replicas:
         self._stash: dict[str, Tensor] = {}
         self._ended: set[int] = set()
         self._is_open = False
+        self._is_reducing = False
         self._collect()
 
     def _collect(self) -> None:
@@ -370,18 +371,24 @@ class Replicas:
         self._is_open = True
         self._update_trained()
         self._ended.clear()
+        self._is_reducing = False
         self._means.begin()
         self._stash = {name: p.grad for name, p in self._every.items() if p.grad is not None}
         for parameter in self._every.values():
             parameter.grad = None
 
     def before_backward(self, stage: int, is_last: bool) -> None:
-        """Prepare the shards of a stage for a backward action; the executor calls this before it.
+        """Prepare to reduce a stage's gradients; the executor calls this before a backward action.
+
+        In the last backward action, gradients are averaged over replicas as they become complete.
 
         Args:
             stage: Number of the stage.
             is_last: True if the action is the stage's last backward action in the step.
         """
+        if is_last:
+            self._follow_script()
+            self._means.watch(stage)
         if self._shards is not None:
             self._shards.before_backward(stage, is_last)
 
@@ -399,12 +406,17 @@ class Replicas:
 
     def _end(self, stage: int) -> None:
         """Start to reduce the gradients that are complete after a stage's last backward action."""
-        if not self._ended:
-            self._update_trained()  # a script may freeze parameters between steps
+        self._follow_script()
         self._ended.add(stage)
         self._means.end(stage)
         if self._shards is not None:
             self._shards.end(stage)
+
+    def _follow_script(self) -> None:
+        """Update the lists of trained parameters, as long as no gradient was reduced."""
+        if not self._is_reducing:
+            self._update_trained()  # a script may freeze parameters between steps
+        self._is_reducing = True
 
     def finish(self) -> None:
         """Finish the gradients of a step.

@@ -185,6 +185,17 @@ def test_nonsense_is_refused_with_a_hint_for_each_file(tmp_path, plan_text, trac
     assert all(each.hint for each in caught.value.faults)
 
 
+def test_swapped_files_are_named(tmp_path):
+    """One error, in place of one for each file."""
+    plan().save(tmp_path / "plan.json")
+    (tmp_path / "trace.json").write_text(json.dumps(chrome_trace(tracks(plan()), EDGES)))
+    compare_files(tmp_path / "plan.json", tmp_path / "trace.json")
+    with pytest.raises(PlanError) as caught:
+        compare_files(tmp_path / "trace.json", tmp_path / "plan.json")
+
+    assert (("plan",), "mismatch") == (caught.value.about, caught.value.kind)
+
+
 @pytest.mark.parametrize(
     ("made", "recorded", "expected"),
     [

@@ -145,7 +145,7 @@ def seconds_of(case, layout, parts, cuts):
     times = [stage_time(case.machine, part, layout, case.needs) for part in parts]
     layers = case.model.layers
     sent = [round(layers[cut - 1].boundary_bytes * layout.microbatch) for cut in cuts]
-    return step_parts(case.machine, times, sent, layout, case.needs).step / layout.samples
+    return step_parts(case.machine, times, sent, layout).step / layout.samples
 
 
 def check(seed):

@@ -134,7 +134,7 @@ def test_model_that_is_too_large_for_a_rank_gets_the_shortest_pipeline_that_hold
 
 def test_slow_network_makes_pipelines_longer():
     """Summing gradients over replicas is part of a step."""
-    network = Link(bytes_per_second=1e8)
+    network = Link(bytes_per_second=2e7)
     plan = find_plan(problem(Model(batch=64), hosts=4, ranks=1, across=network))
 
     assert 1 < plan.pipeline_parallel_degree

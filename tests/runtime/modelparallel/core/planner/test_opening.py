@@ -16,7 +16,7 @@ def test_pipeline_that_wins_only_with_finer_units_is_found():
     """One block cannot be split, so one rank a pipeline is best until the block is opened."""
 
     def model():
-        return Model((4e-3,), batch=16, head=0.0, opens=(0,), elements=40 * MIB)
+        return Model((4e-3,), batch=16, head=0.0, opens=(0,), elements=400 * MIB)
 
     free = find_plan(problem(model(), ranks=2, inside=LINK))
     asked = find_plan(problem(model(), ranks=2, inside=LINK, pipeline_parallel_degree=2))
