@@ -28,7 +28,12 @@ from smdist.modelparallel.core.layout.machine_speed import Machine
 from smdist.modelparallel.core.layout.prediction import TimeParts
 from smdist.modelparallel.core.layout.training_needs import TrainingNeeds
 from smdist.modelparallel.core.schedule import SCHEDULES, make_schedule
-from smdist.modelparallel.core.simulate import StepClock, StepEnds, exposed_seconds
+from smdist.modelparallel.core.simulate import (
+    StepClock,
+    StepEnds,
+    exposed_seconds,
+    last_bucket_bytes,
+)
 
 _SPLIT_OVERHEAD = 0.1  # fraction of a backward pass in two parts, as in the planner of pipelines
 # Adam reads or writes 18 values for each parameter, kernel by kernel, as torch does by default:
@@ -36,6 +41,8 @@ _SPLIT_OVERHEAD = 0.1  # fraction of a backward pass in two parts, as in the pla
 _OPTIMIZER_TRAFFIC = 18 / 4
 _COPY_TRAFFIC = 2.0  # a copy reads and writes
 _SUM_TRAFFIC = 3.0  # a gradient is added to that of earlier microbatches
+# Processor time of a rank for each byte that is averaged: benchmarks/ddp_step, on 4 hosts.
+_ENGINE_SECONDS = 2e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +121,14 @@ def stage_time(
         hidden=hidden,
         once=once,
         reduced=reduced,
-        exposed=_after_backward(reduced, backward + added, elements, layout, needs),
+        exposed=_after_backward(
+            machine,
+            reduced,
+            backward + added,
+            [cost.num_parameters for cost in costs],
+            layout,
+            needs,
+        ),
         updated=_updated(machine, elements, layout, needs),
     )
 
@@ -189,21 +203,30 @@ def _reduced(machine: Machine, elements: float, layout: Layout, needs: TrainingN
 
 
 def _after_backward(
-    reduced: float, backward: float, elements: float, layout: Layout, needs: TrainingNeeds
-) -> float:
+    machine: Machine, reduced: float, backward: float, elements: Sequence[float], layout: Layout,
+    needs: TrainingNeeds,
+) -> float:  # fmt: skip
     """Return the seconds of a stage's sum of gradients that follow its last backward pass.
 
     Args:
+        machine: Machine that runs the layout.
         reduced: Seconds of the whole sum.
         backward: Seconds of the backward pass.
-        elements: Number of gradients.
+        elements: Number of gradients of each layer.
         layout: The layout.
         needs: Precision of the training, and when it reduces gradients.
     """
     if layout.sharding == "none":
-        if SCHEDULES[layout.schedule].splits_backward:
+        sizes = [round(each * needs.precision.gradient) for each in elements if each]
+        if SCHEDULES[layout.schedule].splits_backward or layout.data == 1 or not sizes:
             return reduced
-        return exposed_seconds(reduced, round(elements * needs.precision.gradient), backward)
+        ranks = group(machine, layout.data, layout.pipeline * layout.tensor)
+        num_bytes, last = sum(sizes), last_bucket_bytes(sum(sizes), sizes[0])
+        whole, of_last = (all_reduce_seconds(machine, n, ranks) for n in (num_bytes, last))
+        late = exposed_seconds(whole, of_last, last / num_bytes, backward)
+        if not machine.overlaps:  # the engine takes processor time from the backward pass
+            late += min(whole - late, _ENGINE_SECONDS * num_bytes)
+        return reduced - whole + late
     often = layout.reduces_often if needs.reduction == "auto" else needs.reduction != "step"
     if often and layout.pipeline == 1:
         return max(0.0, reduced - backward)

@@ -16,9 +16,11 @@ from smdist.modelparallel.core.placement import Edge, replicated
 from smdist.modelparallel.core.planner.pipeline_layout import PipelineLayout
 from smdist.modelparallel.core.schedule.actions import Schedule
 from smdist.modelparallel.core.simulate import (
+    ReplicaLinks,
     Timeline,
     all_reduce_seconds,
     exposed_seconds,
+    last_bucket_bytes,
     simulate,
 )
 
@@ -116,23 +118,38 @@ class Pipeline:
         stages that hold the parameter.
         """
         takes = [0.0] * len(self.split.parameters)
-        costs = self.costs()
         for rank, stages in enumerate(self.stages_of):
             replicas = self.layout.replicas(rank)
             seen: set[str] = set()
             for stage in stages if self.layout.num_pipelines > 1 else ():
                 fresh = self.split.parameters[stage] - seen
                 seen |= fresh
-                size = max(1, round(self.state.gradient))
-                num_bytes = self._gradient_bytes(fresh)
-                takes[stage] = all_reduce_seconds(num_bytes, replicas, element_bytes=size)
-                if self.overlaps_sums and not self.splits_backward:
-                    takes[stage] = exposed_seconds(
-                        takes[stage], num_bytes, costs[stage].backward_seconds
-                    )
+                takes[stage] = self._sum_seconds(stage, fresh, replicas)
         for stage, seconds in self._tied_seconds():
             takes[stage] += seconds
         return tuple(takes)
+
+    def _sum_seconds(self, stage: int, names: frozenset[str], replicas: ReplicaLinks) -> float:
+        """Return the seconds of a sum over replicas that follow a stage's last backward pass.
+
+        Args:
+            stage: Number of the stage.
+            names: Names of the parameters whose gradients are summed.
+            replicas: Replicas of the stage, and the links between them.
+        """
+
+        def seconds(num_bytes: int) -> float:
+            size = max(1, round(self.state.gradient))
+            return all_reduce_seconds(num_bytes, replicas, element_bytes=size)
+
+        num_bytes = self._gradient_bytes(names)
+        if not (self.overlaps_sums and num_bytes) or self.splits_backward:
+            return seconds(num_bytes)
+        trained = (each.name for each in self.split.graph.parameters if each.is_trained)
+        first = next(name for name in trained if name in names)
+        last = last_bucket_bytes(num_bytes, self._gradient_bytes(frozenset([first])))
+        backward = self.costs()[stage].backward_seconds
+        return exposed_seconds(seconds(num_bytes), seconds(last), last / num_bytes, backward)
 
     def simulate(self, schedule: Schedule) -> Timeline:
         """Return the timeline of one step, simulated with the given schedule."""

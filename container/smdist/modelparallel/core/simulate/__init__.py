@@ -8,6 +8,7 @@ from smdist.modelparallel.core.simulate.gradient_reduction import (
     all_reduce_seconds,
     bucket_bytes,
     exposed_seconds,
+    last_bucket_bytes,
     reduce_scatter_seconds,
     replicas_on,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "all_reduce_seconds",
     "bucket_bytes",
     "exposed_seconds",
+    "last_bucket_bytes",
     "reduce_scatter_seconds",
     "replicas_on",
     "simulate",

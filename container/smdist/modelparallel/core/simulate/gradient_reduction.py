@@ -42,7 +42,7 @@ from smdist.modelparallel.core.cost import Link
 
 FUSION_BYTES: Final = 25 * 2**20  # largest bucket of gradients, by default
 _FP32_BYTES: Final = 4
-_FEWEST: Final = 16  # buckets of a stage
+_BUCKETS: Final = 16  # of a stage, where this makes buckets neither too small nor too large
 _SMALL_BYTES: Final = 2**20  # of a bucket that is not divided further
 
 
@@ -101,28 +101,39 @@ def bucket_bytes(num_bytes: int, fusion_bytes: int = FUSION_BYTES) -> int:
     """Return the largest size of the buckets into which the gradients of a stage are divided.
 
     A small stage has several buckets, too, so that most of them are sent during the last backward
-    pass.
+    pass. A parameter with more bytes has a bucket of its own.
 
     Args:
         num_bytes: Bytes of all gradients of the stage.
         fusion_bytes: Limit of the user.
     """
-    return min(fusion_bytes, max(num_bytes // _FEWEST, _SMALL_BYTES))
+    return min(fusion_bytes, max(num_bytes // _BUCKETS, _SMALL_BYTES))
 
 
-def exposed_seconds(reduce_seconds: float, num_bytes: int, backward_seconds: float) -> float:
+def last_bucket_bytes(num_bytes: int, first_bytes: int) -> int:
+    """Return the bytes of the bucket that is complete at the end of a backward pass.
+
+    Args:
+        num_bytes: Bytes of all gradients of the stage.
+        first_bytes: Bytes of the gradient of the stage's first parameter, which comes last.
+    """
+    return min(num_bytes, max(bucket_bytes(num_bytes), first_bytes))
+
+
+def exposed_seconds(
+    reduce_seconds: float, last_seconds: float, last_share: float, backward_seconds: float
+) -> float:
     """Return the seconds of an all-reduce of gradients that follow the last backward pass.
 
-    The pass computes gradients evenly. Each bucket is sent when it is complete; the last one is
-    complete at the end of the pass.
+    The pass computes gradients evenly. Each bucket is sent when it is complete.
 
     Args:
         reduce_seconds: Seconds of the all-reduce of all gradients of a stage.
-        num_bytes: Bytes of these gradients.
+        last_seconds: Seconds of the all-reduce of the last bucket alone.
+        last_share: Bytes of the last bucket as a fraction of all, from 0 to 1.
         backward_seconds: Seconds of the stage's last backward pass.
     """
-    last = min(1.0, bucket_bytes(num_bytes) / max(1, num_bytes))
-    return max(reduce_seconds * last, reduce_seconds - backward_seconds * (1.0 - last))
+    return max(last_seconds, reduce_seconds - backward_seconds * (1.0 - last_share))
 
 
 def reduce_scatter_seconds(

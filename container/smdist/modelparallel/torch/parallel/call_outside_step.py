@@ -84,7 +84,8 @@ def backward(state: ModelState, tensors: Any, gradients: Any) -> None:
     state.is_returning = True
     try:
         with run_step.complete(state, split) as is_last:
-            split.replicas.hooks.before_backward(0, is_last)
+            # A script may catch an error of this pass, so no all-reduce may have started before.
+            split.replicas.hooks.before_backward(0, is_last, overlaps=False)
             roots, given = zip(*microbatch_call.roots, strict=True)
             torch.autograd.backward(roots, given)
             split.replicas.hooks.after_backward(0, is_last)

@@ -97,7 +97,7 @@ def _found(model: nn.Module, batch: Batch, settings: Settings) -> Plan:
             state = StateBytes() if settings.converted_dtype is None else _WITH_MASTERS
             if settings.offloads_optimizer and _runs_on_device(model, batch):
                 state = replace(state, optimizer=0.0)  # in the host's memory
-            options["state"] = state
+            options |= {"state": state, "overlaps_sums": settings.sharding == "none"}
             plan, whole = find(model, batch, cluster, costs=settings.costs, **options), ""
     fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
     # without the planning problem, which is not sent to other ranks

@@ -8,13 +8,13 @@ from typing import Any
 from torch import nn
 
 from smdist.modelparallel.core.plan import Plan
+from smdist.modelparallel.core.simulate import FUSION_BYTES
 from smdist.modelparallel.torch import session
 from smdist.modelparallel.torch.parallel.first_step import prepare_for
 from smdist.modelparallel.torch.parallel.parallel import Parallel
 from smdist.modelparallel.torch.parallel.precision import inputs_of
 from smdist.modelparallel.torch.parallel.settings import Settings, checked, offload_horizon
 from smdist.modelparallel.torch.program.batch import Batch
-from smdist.modelparallel.torch.replicas.replicas import FUSION_BYTES
 from smdist.modelparallel.torch.session.process_groups import Groups
 
 

@@ -47,7 +47,7 @@ class Settings:
             others are in the host's memory. None to leave all on the device.
         offloads_optimizer: True to keep optimizer state and master weights in the host's memory.
         seed: Seed of all random numbers.
-        fusion_bytes: Size of a buffer, in bytes, in which gradients of replicas are reduced.
+        fusion_bytes: Largest size of a buffer, in bytes, in which gradients are averaged.
         averages: True to average gradients over microbatches, False to sum them.
         passes_per_step: Number of calls of the step function for one optimizer step. The gradients
             of these calls are summed, and then reduced over replicas.

@@ -301,6 +301,7 @@ def _chosen(layout: Layout, options: dict[str, Any]) -> dict[str, Any]:
         "pipeline_parallel_degree": layout.pipeline,
         "data_parallel_degree": None,
         "microbatches": layout.num_microbatches,
+        "overlaps_sums": layout.sharding == "none",
     }
     if layout.reduction == "microbatch" and options.get("pipeline", AUTO) == AUTO:
         chosen["pipeline"] = _IN_ONE_PART

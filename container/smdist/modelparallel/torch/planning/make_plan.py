@@ -77,6 +77,7 @@ def plan(
     virtual_stages: int | None = None, optimize: str | None = None,
     memory_weight: float | None = None, auto_partition: bool = True,
     default_partition: int | None = None, costs: str = "auto", state: StateBytes = _ADAM,
+    overlaps_sums: bool = True,
 ) -> Plan:  # fmt: skip
     """Find the plan with which a model trains fastest on a number of ranks or on a cluster.
 
@@ -98,6 +99,8 @@ def plan(
         default_partition: Stage of all other modules, with auto_partition=False.
         costs: "measure", "estimate", or "auto", which estimates models on the meta device only.
         state: Bytes in memory per element of a trained parameter. Default: Adam in fp32, 16 bytes.
+        overlaps_sums: False if gradients are summed after the last backward pass, as with
+            sharding; True if they are summed during this pass.
 
     Returns:
         The plan, with a forecast of its step time and memory.
@@ -112,6 +115,7 @@ def plan(
         "data_parallel_degree": _number(data_parallel_degree), "virtual_stages": virtual_stages,
         "optimize": optimize, "memory_weight": memory_weight, "auto_partition": auto_partition,
         "default_partition": default_partition, "state": state, "pipeline": pipeline,
+        "overlaps_sums": overlaps_sums,
     }  # fmt: skip
     request = read_request(
         model, example, world, costs=costs, device_memory=device_memory, **options
@@ -181,7 +185,7 @@ def forecast(
     request = replace(request, sampler=source)
     problem = Problem(
         cluster=request.cluster, at=request.sampler.at, batch_size=request.batch_size,
-        device_memory=request.memory_bytes, state=state,
+        device_memory=request.memory_bytes, state=state, overlaps_sums=plan.sharding == "none",
     )  # fmt: skip
     outdated = {UNKNOWN_SPEED} | ({UNKNOWN_MEMORY} if problem.memory_limit_bytes else set())
     kept = [] if plan.is_stale else [each for each in plan.notes if each.kind not in outdated]

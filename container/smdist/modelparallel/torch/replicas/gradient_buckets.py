@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buckets: flat buffers of gradients. A bucket is averaged when all its gradients are complete.
 
-    stage 1   B0 B1 B2 [--- B3 ---]
-                         |-- all-reduce of buckets 0, 1, 2 --|
-    stage 0            B0 B1 B2 [--- B3 ---]
-                                  |-- all-reduce of buckets 0, 1, 2 --|   finish
+    stage 1   B0 B1 B2 |-- B3 --|
+                         |- all-reduce of buckets 0, 1, 2 -|
+    stage 0            B0 B1 B2 |-- B3 --|
+                                  |- all-reduce of buckets 0, 1, 2 -|   finish
 
-B0 is the backward pass of microbatch 0, and so on. All parameters of a bucket have one dtype and
-belong to the same stages of this rank: to one stage, or to several stages that share them. Buckets
-begin with the last parameters, whose gradients a backward pass computes first. An all-reduce starts
-in the last backward pass of these stages, as soon as the bucket and all buckets before it are
-complete; the last bucket starts after this pass. So all replicas start the all-reduces in the same
-order, which the schedule determines.
+B0 is the backward pass of microbatch 0, and so on; B3 is the last one, and drawn longer. All
+parameters of a bucket have one dtype and belong to the same stages of this rank: to one stage, or
+to several stages that share them. Bucket 0 has the last parameters, whose gradients a backward pass
+computes first. The all-reduce of a bucket starts during the last backward pass of the last of its
+stages, as soon as this bucket and all before it are complete. The last bucket starts after this
+pass. The order of stages is that of the schedule, and the order of buckets is fixed, so all
+replicas start the all-reduces in the same order. Where a backward pass is split into two halves,
+few gradients come in order, and most all-reduces start after it.
 
 A parameter may have a gradient on some replicas only. A replica without a gradient sends zeros. The
 last bucket of each set of stages also has one flag for each parameter of this set: 1 if the rank
@@ -154,17 +156,20 @@ class GradientBuckets:
         held: Parameters whose gradients are averaged, in the same order on all replicas.
         group: Process group of the replicas of this rank's stages.
         fusion_bytes: Largest size of a bucket in bytes; a larger parameter has its own bucket.
+        before: Buckets of the same rank that these ones replace, after parameters were frozen or
+            unfrozen; None for the first ones.
     """
 
     def __init__(
-        self, held: Sequence[OwnedParam], group: dist.ProcessGroup, fusion_bytes: int
-    ) -> None:
+        self, held: Sequence[OwnedParam], group: dist.ProcessGroup, fusion_bytes: int,
+        before: GradientBuckets | None = None,
+    ) -> None:  # fmt: skip
         self._group = group
         is_alone = group.size() == 1
         self._sets = [] if is_alone else [_BucketSet(*each) for each in _sets(held, fusion_bytes)]
         self._ended: set[int] = set()
         self._running: list[_BucketSet] = []
-        self._overlaps = True
+        self._overlaps: bool = before is None or before._overlaps
 
     def begin(self) -> None:
         """Begin a step; discard all-reduces of an earlier step that failed."""
@@ -175,6 +180,9 @@ class GradientBuckets:
 
     def watch(self, stage: int) -> None:
         """Start all-reduces during the backward pass that follows, the last one of a stage.
+
+        If several sets of buckets end with this stage, only those of the first set start during the
+        pass, since the order of all-reduces is fixed.
 
         Args:
             stage: Number of the stage.
@@ -213,7 +221,20 @@ class GradientBuckets:
 
 
 class _BucketSet:
-    """Buckets of all parameters that belong to one stage, or to the same group of stages."""
+    """Buckets of all parameters that belong to one stage, or to the same group of stages.
+
+    Args:
+        stages: The stages.
+        buckets: Parameters of each bucket.
+
+    Attributes:
+        stages: The stages.
+        _missing: Numbers of the parameters of each bucket whose gradients are still to come; empty
+            if no all-reduce may start during a backward pass.
+        _had: True for each parameter that had a gradient when its bucket was sent, by number.
+        _unused: Numbers of the parameters that had no gradient on any replica in the last step. No
+            bucket waits for them.
+    """
 
     def __init__(self, stages: frozenset[int], buckets: list[list[nn.Parameter]]) -> None:
         self.stages = stages
@@ -222,6 +243,7 @@ class _BucketSet:
         self._hooks: list[RemovableHandle] = []
         self._missing: list[set[int]] = []
         self._had: dict[int, bool] = {}
+        self._unused: set[int] = set()
         self._pending: list[_PendingReduction] = []
 
     def discard(self) -> None:
@@ -237,7 +259,7 @@ class _BucketSet:
             group: Process group of the replicas.
         """
         early = self._buckets[:-1]
-        self._missing = [set(map(id, bucket)) for bucket in early]
+        self._missing = [set(map(id, bucket)) - self._unused for bucket in early]
         for number, bucket in enumerate(early):
             for parameter in bucket:
                 if parameter.requires_grad:
@@ -306,6 +328,7 @@ class _BucketSet:
         if is_late:
             self._add_late(parts, group)
         has_gradient = dict(zip(map(id, self._all), has, strict=True))
+        self._unused = {number for number, has in has_gradient.items() if not has}
         for bucket, means in zip(self._buckets, parts, strict=True):
             for parameter, mean in zip(bucket, means, strict=False):
                 set_gradient(parameter, mean if has_gradient[id(parameter)] else None)
@@ -386,8 +409,10 @@ def _sets(
     for each in reversed(held):
         of = by_stages.setdefault(each.stages, {})
         of.setdefault(each.parameter.dtype, []).append(each.parameter)
+    place = {id(each.parameter): number for number, each in enumerate(reversed(held))}
     for stages, by_dtype in by_stages.items():
-        yield stages, [b for of in by_dtype.values() for b in _buckets(of, fusion_bytes)]
+        buckets = [b for of in by_dtype.values() for b in _buckets(of, fusion_bytes)]
+        yield stages, sorted(buckets, key=lambda bucket: place[id(bucket[-1])])  # as they complete
 
 
 def _buckets(parameters: list[nn.Parameter], fusion_bytes: int) -> Iterator[list[nn.Parameter]]:

@@ -187,7 +187,8 @@ class Replicas:
         fp16: True to compute in float16, in the same way, with a loss that is scaled.
         offloads_optimizer: True to keep optimizer state and master weights in the host's memory, if
             parameters are on an accelerator.
-        fusion_bytes: Size of the buffer of one all-reduce, in bytes.
+        fusion_bytes: Largest size of the buffer of one all-reduce, in bytes; a larger parameter has
+            a buffer of its own.
 
     Raises:
         OptionError: Options contradict each other, or do not fit the number of replicas. All faults
@@ -227,11 +228,14 @@ class Replicas:
         self._is_reducing = False
         self._collect()
 
-    def _collect(self) -> None:
+    def _collect(self, before: GradientBuckets | None = None) -> None:
         """Store the lists of this rank's parameters.
 
         These are all parameters, trained parameters, parameters whose gradients are averaged over
         replicas, and tied parameters, whose gradients are summed over ranks of the pipeline.
+
+        Args:
+            before: Buckets of the lists that are replaced.
         """
         group = self._groups.of(Axis.RDP)
         every = owned_params(self._stages, self._graph, trained=False)
@@ -239,7 +243,7 @@ class Replicas:
         self._every = {each.name: each.parameter for each in every}
         self._held = {each.name: each.parameter for each in held}
         whole = [each for each in held if not isinstance(each.parameter, DTensor)]
-        self._means = GradientBuckets(whole, group, self._fusion_bytes)
+        self._means = GradientBuckets(whole, group, self._fusion_bytes, before)
         self._ties = self._ties_of(held)
         self._elsewhere = list(self._ties_of(every).counted_elsewhere())
 
@@ -256,7 +260,7 @@ class Replicas:
         trained = [name for name, p in self._every.items() if p.requires_grad]
         if trained == list(self._held):
             return
-        self._collect()
+        self._collect(self._means)
         if self._shards is not None:
             self._shards.retrain()
 
@@ -367,17 +371,17 @@ class Replicas:
     def begin(self) -> None:
         """Begin a step; set aside the gradients of earlier steps until `finish`."""
         self._is_open = False  # may still be True after a failed step
+        self._means.begin()
         self.rest()
         self._is_open = True
         self._update_trained()
         self._ended.clear()
         self._is_reducing = False
-        self._means.begin()
         self._stash = {name: p.grad for name, p in self._every.items() if p.grad is not None}
         for parameter in self._every.values():
             parameter.grad = None
 
-    def before_backward(self, stage: int, is_last: bool) -> None:
+    def before_backward(self, stage: int, is_last: bool, *, overlaps: bool = True) -> None:
         """Prepare to reduce a stage's gradients; the executor calls this before a backward action.
 
         In the last backward action, gradients are averaged over replicas as they become complete.
@@ -385,12 +389,21 @@ class Replicas:
         Args:
             stage: Number of the stage.
             is_last: True if the action is the stage's last backward action in the step.
+            overlaps: False to average all gradients after the backward action.
         """
-        if is_last:
+        if is_last and overlaps and self._shards is None and not self._has_sync_norm(stage):
             self._follow_script()
             self._means.watch(stage)
         if self._shards is not None:
             self._shards.before_backward(stage, is_last)
+
+    def _has_sync_norm(self, stage: int) -> bool:
+        """Return True if a stage has a collective of its own in its backward pass.
+
+        With all-reduces of buckets amid the pass, replicas that use different parameters could
+        start the two in different orders, in the same process group.
+        """
+        return any(isinstance(each, nn.SyncBatchNorm) for each in self._stages[stage].modules())
 
     def after_backward(self, stage: int, is_last: bool) -> None:
         """Start to reduce a stage's gradients after its last backward action in a step.
