@@ -27,7 +27,7 @@ SEQUENCE = 16  # tokens of one sequence of the GPT block
 
 _blocks: dict[str, tuple[nn.Module, Tensor]] = {}
 _peer = [""]
-_waits = [0.0]  # seconds in collectives
+_waits: list[float] = []  # seconds in each collective of a pass
 
 
 class Mlp(nn.Module):
@@ -174,20 +174,19 @@ def _timed(name: str, iterations: int) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def exchange(name: str, rounds: int) -> float:
-    """Return the seconds in the collectives of one forward and backward pass of a block.
+def exchange(name: str, rounds: int) -> list[list[float]]:
+    """Return the seconds in each collective of some forward and backward passes of a block.
 
-    Every collective is timed from its call to its end. The time includes the wait for the other
-    rank, so the median of some passes is taken.
+    Every collective is timed from its call to its end, with the wait for the other rank.
     """
     block, x = _blocks[name]
     found = []
     for _ in range(rounds):
-        _waits[0] = 0.0
+        _waits.clear()
         with _timed_collectives(), _losses():
             block(x).sum().backward()
-        found.append(_waits[0])
-    return sorted(found)[len(found) // 2]
+        found.append(list(_waits))
+    return found
 
 
 @contextmanager
@@ -207,7 +206,7 @@ def _timing(plain: Callable[..., Any]) -> Callable[..., Any]:
         found = plain(*args, **kwargs)
         if hasattr(found, "wait"):
             found = found.wait()
-        _waits[0] += time.perf_counter() - begin
+        _waits.append(time.perf_counter() - begin)
         return found
 
     return timed

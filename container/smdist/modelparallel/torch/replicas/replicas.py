@@ -9,14 +9,14 @@ stages. So the sums are bitwise equal. If gradients are sharded, only shards are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from sagemaker_dist.errors import OptionError, closest, raise_all
+from sagemaker_dist.errors import raise_all
 from smdist.modelparallel.core.graph import Graph
 from smdist.modelparallel.core.placement import Placement, Tie
 from smdist.modelparallel.core.rank_layout import Axis
@@ -28,16 +28,15 @@ from smdist.modelparallel.torch.replicas import grad_clipping
 from smdist.modelparallel.torch.replicas.fsdp_shards import Shards, keeps_gathered
 from smdist.modelparallel.torch.replicas.gradient_buckets import (
     GradientBuckets,
-    OwnedParam,
     added,
-    broadcast,
     flags,
     flattened,
-    owned_params,
     set_gradient,
 )
 from smdist.modelparallel.torch.replicas.host_update import HostUpdate
 from smdist.modelparallel.torch.replicas.master_weights import MasterWeights
+from smdist.modelparallel.torch.replicas.owned_params import OwnedParam, broadcast, owned_params
+from smdist.modelparallel.torch.replicas.sharding_checks import reduction_faults, sharding_faults
 from smdist.modelparallel.torch.session.device_p2p import shared_p2p
 from smdist.modelparallel.torch.session.process_groups import Groups
 from smdist.modelparallel.torch.tensor_splits import split_of
@@ -164,10 +163,6 @@ def _by_dtype(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(found.values())
 
 
-SHARDINGS: Final = ("none", "optimizer", "full")
-REDUCTIONS: Final = ("step", "microbatch")
-
-
 class Replicas:
     """Data parallelism of one rank's stages: keeps replicas equal, and reduces gradients.
 
@@ -213,8 +208,8 @@ class Replicas:
     ) -> None:
         self._stages, self._placement, self._schedule = stages, placement, schedule
         self._groups, self._graph, self._fusion_bytes = groups, graph, fusion_bytes
-        faults = _faults(groups.rdp_size, sharding, shard_degree)
-        raise_all([*faults, *_reduction_faults(gradient_reduction, sharding, schedule)])
+        faults = sharding_faults(groups.rdp_size, sharding, shard_degree)
+        raise_all([*faults, *reduction_faults(gradient_reduction, sharding, schedule)])
         self._reduces_often = gradient_reduction == "microbatch"
         self._sharding, self._dtype = sharding, half_dtype(bf16=bf16, fp16=fp16)
         self._masters: MasterWeights | None = None
@@ -463,59 +458,3 @@ def half_dtype(*, bf16: bool, fp16: bool) -> torch.dtype | None:
     if fp16:
         return torch.float16
     return torch.bfloat16 if bf16 else None
-
-
-def _faults(replicas: int, sharding: str, shard_degree: int | None) -> list[OptionError]:
-    """Return an error for each option that contradicts others or the number of replicas.
-
-    Args:
-        replicas: Number of replicas.
-        sharding, shard_degree: Options of `Replicas`.
-    """
-    faults = []
-    if sharding not in SHARDINGS:
-        names = ", ".join(SHARDINGS)
-        why = "the option selects what is sharded over replicas"
-        faults.append(
-            OptionError(f"sharding is {sharding!r}", why, f"Use one of {names}", about="sharding")
-        )
-    if sharding == "none" and shard_degree is not None:
-        why = "sharding is 'none', so every replica has a whole copy"
-        hint = "Leave shard_degree out, or set sharding to 'optimizer' or 'full'"
-        faults.append(
-            OptionError(f"shard_degree is {shard_degree!r}", why, hint, about="shard_degree")
-        )
-    elif shard_degree is not None and (shard_degree < 1 or replicas % shard_degree):
-        why = f"the {replicas} replicas are divided into groups of shard_degree replicas"
-        hint = f"Use one of {', '.join(str(n) for n in _divisors(replicas))}"
-        faults.append(
-            OptionError(f"shard_degree is {shard_degree!r}", why, hint, about="shard_degree")
-        )
-    return faults
-
-
-def _reduction_faults(reduction: str, sharding: str, schedule: Schedule) -> Iterator[OptionError]:
-    """Yield an error for each reason why gradients cannot be reduced as the option says.
-
-    Args:
-        reduction: Option `gradient_reduction` of `Replicas`.
-        sharding: Option `sharding` of `Replicas`.
-        schedule: Schedule of a step.
-    """
-    what, about = f"gradient_reduction is {reduction!r}", "gradient_reduction"
-    if reduction not in REDUCTIONS:
-        why, hint = "no such time of reduction exists", closest(str(reduction), REDUCTIONS)
-        yield OptionError(what, why, hint, about=about, kind="unknown")
-    elif reduction == "microbatch" and sharding == "none":
-        why = "without sharding, gradients of replicas are summed once per step"
-        hint = "Leave it out, or set sharding to 'optimizer' or 'full'"
-        yield OptionError(what, why, hint, about=about, kind="conflict")
-    elif reduction == "microbatch" and schedule.splits_backward:
-        why = "the schedule computes gradients of weights apart from backward passes"
-        hint = "Leave it out, or choose another schedule, such as pipeline='1f1b'"
-        yield OptionError(what, why, hint, about=about, kind="conflict")
-
-
-def _divisors(number: int) -> list[int]:
-    """Return the divisors of a number, the smallest first."""
-    return [each for each in range(1, number + 1) if number % each == 0]

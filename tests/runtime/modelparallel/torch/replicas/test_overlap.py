@@ -10,7 +10,8 @@ import torch.distributed as dist
 from replicated import Pipeline, Replicated, furthest, plain_step
 from torch import nn
 
-from smdist.modelparallel.torch.replicas.gradient_buckets import GradientBuckets, OwnedParam
+from smdist.modelparallel.torch.replicas.gradient_buckets import GradientBuckets
+from smdist.modelparallel.torch.replicas.owned_params import OwnedParam
 
 DEPTH = 5
 
