@@ -261,7 +261,7 @@ def rank_environment(
     threads = config.inherited.get("OMP_NUM_THREADS")
     threads = threads or str(threads_per_rank(machine, world, addresses, host))
     defaults = {"OMP_NUM_THREADS": threads}
-    if config.framework == "tensorflow":  # which does not read OMP_NUM_THREADS
+    if config.framework == "tensorflow":  # TensorFlow does not read OMP_NUM_THREADS
         defaults["TF_NUM_INTRAOP_THREADS"] = threads.partition(",")[0]
     if interface in {name for _, name in socket.if_nameindex()}:
         defaults |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}

@@ -107,9 +107,9 @@ def stage_time(
         backward += many * (behind + copies[1])
         offload += many * sum(copies)
         hidden += many * (cost.copy_seconds - sum(copies))
-    elements = sum(cost.num_parameters for cost in costs)
-    added = _added(machine, elements, layout, needs)
-    reduced = _reduced(machine, elements, layout, needs)
+    sizes = [cost.num_parameters for cost in costs]
+    added = _added(machine, sum(sizes), layout, needs)
+    reduced = _reduced(machine, sum(sizes), layout, needs)
     return StageTime(
         forward=forward,
         backward=backward + added,
@@ -121,15 +121,8 @@ def stage_time(
         hidden=hidden,
         once=once,
         reduced=reduced,
-        exposed=_after_backward(
-            machine,
-            reduced,
-            backward + added,
-            [cost.num_parameters for cost in costs],
-            layout,
-            needs,
-        ),
-        updated=_updated(machine, elements, layout, needs),
+        exposed=_after_backward(machine, reduced, backward + added, sizes, layout, needs),
+        updated=_updated(machine, sum(sizes), layout, needs),
     )
 
 

@@ -42,8 +42,8 @@ from smdist.modelparallel.core.cost import Link
 
 FUSION_BYTES: Final = 25 * 2**20  # largest bucket of gradients, by default
 _FP32_BYTES: Final = 4
-_BUCKETS: Final = 16  # of a stage, where this makes buckets neither too small nor too large
-_SMALL_BYTES: Final = 2**20  # of a bucket that is not divided further
+_BUCKETS: Final = 16  # number of buckets of a stage, unless they are too small or too large
+_SMALL_BYTES: Final = 2**20  # size of a bucket that is not divided further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

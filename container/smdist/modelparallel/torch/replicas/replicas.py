@@ -361,7 +361,8 @@ class Replicas:
             if call.has_state
             for buffer in self._stages[number].get_submodule(call.module).buffers()
         }
-        broadcast(found.values(), self._groups.of(Axis.RDP), self._fusion_bytes)
+        if found:
+            broadcast(found.values(), self._groups.of(Axis.RDP), self._fusion_bytes)
 
     def begin(self) -> None:
         """Begin a step; set aside the gradients of earlier steps until `finish`."""
