@@ -2,6 +2,7 @@
 """`python -m smdist.modelparallel.planner`, by itself and behind `sagemaker-dist plan model.py`."""
 
 import json
+import os
 import subprocess
 import sys
 from textwrap import dedent
@@ -264,6 +265,23 @@ def test_a_model_of_keras_is_found(capfd, tmp_path):
     assert 4 == plan.pipeline_parallel_degree
     assert {f"dense{number}" for number in range(6)} | {"head"} == set(plan.stage_of)
     assert "<svg" in (tmp_path / "plan.svg").read_text()
+
+
+@pytest.mark.slow
+def test_layers_of_keras_are_measured_with_the_threads_of_a_rank(capfd, tmp_path):
+    """The cores of this machine, divided by the ranks of a host."""
+    count = "tensorflow.config.threading.get_intra_op_parallelism_threads()"
+    (tmp_path / "keras_model.py").write_text(
+        dedent(KERAS).replace("assert made.variables[0]._value is None", "pass")
+        + f"import atexit, tensorflow\natexit.register(lambda: print({count}))"
+    )
+    ranks = len(os.sched_getaffinity(0)) * 2
+    arguments = [f"--ranks-per-host={ranks}", "--instance-type=local_process", "--measure"]
+    status = sagemaker_dist(["plan", "keras_model.py", *arguments])
+    said = capfd.readouterr().out
+
+    assert 0 == status
+    assert "1" == said.splitlines()[-1]
 
 
 def test_wrong_models_and_examples_of_keras(capsys, tmp_path):
