@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,8 @@ import torch.testing._internal.distributed.fake_pg  # the backend "fake"
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from benchmarks.harness.timed_steps import timed
 
 BLOCKS = 4
 _WIDTH = 1280  # 6.25 MiB per block
@@ -90,34 +91,26 @@ def _prepare_collectives() -> None:
 
 def resharding(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of this many steps with `reshard_after_forward`."""
-    return _measure("resharding", iterations)
+    return timed(_now["resharding"], iterations)
 
 
 def keeping(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of steps without `reshard_after_forward`."""
-    return _measure("keeping", iterations)
+    return timed(_now["keeping"], iterations)
 
 
 def silent_resharding(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of steps whose collectives do nothing."""
-    return _measure("silent resharding", iterations)
+    return timed(_now["silent resharding"], iterations)
 
 
 def silent_keeping(iterations: int) -> tuple[float, float]:
-    return _measure("silent keeping", iterations)
+    return timed(_now["silent keeping"], iterations)
 
 
 def all_gather(iterations: int) -> tuple[float, float]:
-    return _measure("all_gather", iterations)
+    return timed(_now["all_gather"], iterations)
 
 
 def reduce_scatter(iterations: int) -> tuple[float, float]:
-    return _measure("reduce_scatter", iterations)
-
-
-def _measure(name: str, iterations: int) -> tuple[float, float]:
-    dist.barrier()  # waits for ranks that are late
-    cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(iterations):
-        _now[name]()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return timed(_now["reduce_scatter"], iterations)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ddp_step.work import LAYERS, Layer
+from benchmarks.harness.timed_steps import timed
 
 SMALL = 1000  # gradients
 SMALL_BYTES = 1024
@@ -53,24 +53,24 @@ def prepare_smdists_ddp(bucket_mib: int) -> None:
 
 def horovod(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of steps in Horovod's names."""
-    return _timed(iterations, _steps["horovod"])
+    return timed(_steps["horovod"], iterations)
 
 
 def ddp(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of steps of DDP."""
-    return _timed(iterations, _steps["ddp"])
+    return timed(_steps["ddp"], iterations)
 
 
 def smdists_ddp(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of steps of smdist's DDP."""
-    return _timed(iterations, _steps["smdists_ddp"])
+    return timed(_steps["smdists_ddp"], iterations)
 
 
 def fused(iterations: int) -> tuple[float, float]:
     """Reduce all small gradients by one call."""
     import smdist.dataparallel.torch.horovod as hvd
 
-    return _timed(iterations, lambda: hvd.grouped_allreduce(_gradients, op=hvd.Sum))
+    return timed(lambda: hvd.grouped_allreduce(_gradients, op=hvd.Sum), iterations)
 
 
 def started(iterations: int) -> tuple[float, float]:
@@ -82,7 +82,7 @@ def started(iterations: int) -> tuple[float, float]:
         for handle in handles:
             hvd.synchronize(handle)
 
-    return _timed(iterations, reduce)
+    return timed(reduce, iterations)
 
 
 def single(iterations: int) -> tuple[float, float]:
@@ -93,7 +93,7 @@ def single(iterations: int) -> tuple[float, float]:
         for each in _gradients:
             hvd.allreduce(each, op=hvd.Sum)
 
-    return _timed(iterations, reduce)
+    return timed(reduce, iterations)
 
 
 def _model() -> nn.Sequential:
@@ -114,11 +114,3 @@ def _prepare(name: str, callable_model: Any, optimizer: Any, model: nn.Module) -
         for weight in model.parameters():
             assert weight.grad is not None
             torch.testing.assert_close(weight.grad, weight.detach() * mean)
-
-
-def _timed(iterations: int, work: Callable[[], Any]) -> tuple[float, float]:
-    dist.barrier()  # waits for ranks that are late
-    cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(iterations):
-        work()
-    return time.perf_counter() - wall, time.process_time() - cpu

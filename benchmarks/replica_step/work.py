@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import smdist.modelparallel.torch as smp
 from benchmarks.ddp_step.work import LAYERS, Layer
+from benchmarks.harness.timed_steps import timed
 from sagemaker_dist import ModelParallel
 
 _BUCKET_MIB = 4
@@ -67,17 +66,9 @@ def _ready(name: str, step: Callable[[], Any], model: nn.Module) -> None:
 
 def smp_step(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of this many steps, one after another."""
-    return _measure("smp", iterations)
+    return timed(_now["smp"], iterations)
 
 
 def ddp_step(iterations: int) -> tuple[float, float]:
     """Return the wall and processor seconds of this many steps of DDP."""
-    return _measure("ddp", iterations)
-
-
-def _measure(name: str, iterations: int) -> tuple[float, float]:
-    dist.barrier()  # waits for ranks that are late
-    cpu, wall = time.process_time(), time.perf_counter()
-    for _ in range(iterations):
-        _now[name]()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    return timed(_now["ddp"], iterations)

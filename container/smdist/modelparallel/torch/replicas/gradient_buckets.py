@@ -282,7 +282,8 @@ class _BucketSet:
         """
         for pending in self._pending:
             pending.work.wait()
-        parts = [self._parts(number) for number in range(len(self._buckets))]
+        pairs = zip(self._pending, self._buckets, strict=True)
+        parts = [_parts(pending.buffer, bucket) for pending, bucket in pairs]
         *has, is_late = (parts[-1].pop() > 0).tolist()
         if is_late:
             self._add_late(parts, group)
@@ -293,12 +294,6 @@ class _BucketSet:
                 set_gradient(parameter, mean if has_gradient[id(parameter)] else None)
         self.discard()
         return bool(is_late)
-
-    def _parts(self, number: int) -> list[Tensor]:
-        """Return the averages of a bucket by parameter, and at last its flags."""
-        buffer = self._pending[number].buffer
-        lengths = [parameter.numel() for parameter in self._buckets[number]]
-        return list(torch.split(buffer, [*lengths, len(buffer) - sum(lengths)]))
 
     def _add_late(self, parts: list[list[Tensor]], group: dist.ProcessGroup) -> None:
         """Average the gradients that came after their bucket was sent, and add them.
@@ -312,9 +307,14 @@ class _BucketSet:
         for bucket, means in zip(self._buckets[:-1], parts[:-1], strict=True):
             late = _start_reduction(bucket, [], group)
             late.work.wait()
-            lengths = [parameter.numel() for parameter in bucket]
-            for mean, more in zip(means, torch.split(late.buffer, lengths), strict=False):
+            for mean, more in zip(means, _parts(late.buffer, bucket), strict=True):
                 mean.add_(more)
+
+
+def _parts(buffer: Tensor, bucket: list[nn.Parameter]) -> list[Tensor]:
+    """Return the numbers of a bucket's buffer by parameter, and at last its flags."""
+    lengths = [parameter.numel() for parameter in bucket]
+    return list(torch.split(buffer, [*lengths, len(buffer) - sum(lengths)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,8 @@ class Replicas:
         """Store the lists of this rank's parameters.
 
         These are all parameters, trained parameters, parameters whose gradients are averaged over
-        replicas, and tied parameters, whose gradients are summed over ranks of the pipeline.
+        replicas, tied parameters, whose gradients are summed over ranks of the pipeline, and stages
+        with collectives of their own in backward passes.
 
         Args:
             before: Buckets of the lists that are replaced.
@@ -240,6 +241,13 @@ class Replicas:
         whole = [each for each in held if not isinstance(each.parameter, DTensor)]
         self._means = GradientBuckets(whole, group, self._fusion_bytes, before)
         self._ties = self._ties_of(held)
+        # With all-reduces of buckets beside those of SyncBatchNorm, replicas that use different
+        # parameters could start the two in different orders, in the same process group.
+        self._synchronized = {
+            number
+            for number, stage in self._stages.items()
+            if any(isinstance(each, nn.SyncBatchNorm) for each in stage.modules())
+        }
         self._elsewhere = list(self._ties_of(every).counted_elsewhere())
 
     def _ties_of(self, held: Sequence[OwnedParam]) -> TiedParams:
@@ -387,19 +395,11 @@ class Replicas:
             is_last: True if the action is the stage's last backward action in the step.
             overlaps: False to average all gradients after the backward action.
         """
-        if is_last and overlaps and self._shards is None and not self._has_sync_norm(stage):
+        if is_last and overlaps and self._shards is None and stage not in self._synchronized:
             self._follow_script()
             self._means.watch(stage)
         if self._shards is not None:
             self._shards.before_backward(stage, is_last)
-
-    def _has_sync_norm(self, stage: int) -> bool:
-        """Return True if a stage has a collective of its own in its backward pass.
-
-        With all-reduces of buckets amid the pass, replicas that use different parameters could
-        start the two in different orders, in the same process group.
-        """
-        return any(isinstance(each, nn.SyncBatchNorm) for each in self._stages[stage].modules())
 
     def after_backward(self, stage: int, is_last: bool) -> None:
         """Start to reduce a stage's gradients after its last backward action in a step.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from sagemaker_dist.errors import OptionError, closest
+from smdist.modelparallel.core.layout.training_needs import SHARDINGS
 from smdist.modelparallel.core.schedule.actions import Schedule
 
-SHARDINGS: Final = ("none", "optimizer", "full")
 REDUCTIONS: Final = ("step", "microbatch")
 
 
