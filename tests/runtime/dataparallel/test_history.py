@@ -101,8 +101,8 @@ def write_beside_threads(rank, size, folder):
             each.start()
         raise_signal = getattr(ctypes.CDLL(None), "raise")  # lets other threads have the GIL
         for _ in range(100):
-            raise_signal(int(signal.SIGUSR2))
             (files / f"stacks-rank-{rank}.txt").unlink(missing_ok=True)
+            raise_signal(int(signal.SIGUSR2))
             time.sleep(0.005)
         stacks = wait_for(files / f"stacks-rank-{rank}.txt")
         is_over.set()
