@@ -9,7 +9,7 @@ UNPACK = """
 import io, sys, tarfile
 from pathlib import Path
 from sagemaker_dist.errors import LaunchError
-from smdist.config import Source
+from smdist.code_source import Source
 from smdist.launch.user_code import fetch
 
 def pack(*names):

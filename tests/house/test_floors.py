@@ -120,17 +120,17 @@ def test_core_knows_no_framework():
 
 
 def test_core_never_reads_the_environment():
-    """The core gets a struct; config.py reads the environment."""
+    """The core gets a struct; smdist.config reads the environment."""
     assert [] == [named(path) for path in CORE if re.search(r"\bgetenv\b", path.read_text())]
 
 
 def test_runtime_reads_the_environment_in_one_file():
-    """`os.environ` and `os.getenv` stand in smdist/config.py and nowhere else."""
+    """`os.environ` and `os.getenv` stand in one file of smdist/config and nowhere else."""
     readers = [
         named(path) for path in PYTHON if "smdist" in path.parts and _touches_environment(path)
     ]
 
-    assert ["container/smdist/config.py"] == readers
+    assert ["container/smdist/config/environment_variables.py"] == readers
 
 
 def _touches_environment(path: Path) -> bool:

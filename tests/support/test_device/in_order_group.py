@@ -19,8 +19,8 @@ def register() -> None:
         dist.Backend.register_backend(BACKEND, communicator, devices=["cpu", "testdev"])
 
 
-def communicator(store, rank, size, timeout):
-    """Make a group of `size` ranks, which meet at a store."""
+def communicator(store, rank, size, timeout, device=None):
+    """Make a group of `size` ranks, which meet at a store: each waits for the others, as NCCL's."""
     return InOrderGroup(dist.ProcessGroupGloo(store, rank, size, timeout), rank, size)
 
 

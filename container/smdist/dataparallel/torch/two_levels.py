@@ -162,7 +162,7 @@ class LevelDecider:
         """
         device = torch.device(device_name)
         means = BY_DEVICE.get(device.type)
-        mine = _description(self.host, device, means)
+        mine = describe(self.host, device, means)
         ranks = [Description(**json.loads(text)) for text in exchange(json.dumps(asdict(mine)))]
         reason = reason_for_staging(ranks)
         if reason is None and means is not None:
@@ -238,8 +238,16 @@ def group_number(name: str) -> int:
     return zlib.crc32(name.encode()) or 1
 
 
-def _description(host: str, device: torch.device, means: HostCommunicators | None) -> Description:
-    """Describe this rank. Never raises: the other ranks wait for the description."""
+def describe(host: str, device: torch.device, means: HostCommunicators | None) -> Description:
+    """Return the description of this rank.
+
+    This function raises no error: the other ranks wait for the description.
+
+    Args:
+        host: Identity of this rank's host.
+        device: Device of this rank's tensors.
+        means: Communicators among such devices; None if there are none.
+    """
     try:
         fault = "the device is unknown" if means is None else means.fault(device)
         identity = "" if means is None or fault else means.identity(device)

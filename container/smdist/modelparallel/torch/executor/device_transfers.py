@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -21,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
-from smdist.modelparallel.torch.accelerator import current_device
+from smdist.modelparallel.torch.accelerator import current_device, is_accelerator
+from smdist.modelparallel.torch.executor.stage_edges import StageEdge
 from smdist.modelparallel.torch.executor.step_errors import LostError
 from smdist.modelparallel.torch.session.device_p2p import DeviceP2P, shared_p2p
 
@@ -38,15 +40,34 @@ class DeviceTransfers:
 
     Attributes:
         device: The argument of the same name.
-        is_ordered: True if messages of one sender have to be received in the order of sending.
     """
 
     def __init__(self, p2p: DeviceP2P, device: torch.device) -> None:
         self._p2p, self.device = p2p, device
-        self.is_ordered = p2p.is_ordered
         self._receiving = torch.Stream(device)
         self._ending = torch.Stream(device)  # waits for sends
         self._actions: deque[torch.Event] = deque()  # complete when the device has run an action
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if messages of one sender have to be received in the order of sending."""
+        return self._p2p.is_ordered
+
+    def connect(self, edges: Iterable[StageEdge]) -> None:
+        """Connect this rank with the ranks with which its stages exchange tensors on devices.
+
+        All ranks of the pipeline call this method with the same edges, before the first message.
+
+        Args:
+            edges: Values that stages of the whole pipeline send to each other.
+
+        Raises:
+            DistBackendError: Ranks could not be connected.
+        """
+        remote = [each for each in edges if not each.is_local and is_accelerator(each.facts.device)]
+        forward = {(each.source_rank, each.target_rank) for each in remote}
+        back = {(each.target_rank, each.source_rank) for each in remote if each.edge.has_gradient}
+        self._p2p.connect(forward | back)
 
     def begin_step(self) -> None:
         """Forget the actions of an earlier step, which may have failed."""

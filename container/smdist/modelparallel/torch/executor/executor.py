@@ -261,9 +261,11 @@ class Executor:
         rank_of, microbatches = self._schedule.rank_of, self._schedule.num_microbatches
         self._stage_edges = StageEdges(placement, program.part_facts, rank_of, microbatches)
         self._placement = placement
-        edges = (wire for incoming in self._stage_edges.incoming for wire in incoming)
+        edges = [wire for incoming in self._stage_edges.incoming for wire in incoming]
         if self._transfers is None and any(is_accelerator(wire.facts.device) for wire in edges):
             self._transfers = device_transfers(self._group)
+        if self._transfers is not None:
+            self._transfers.connect(edges)
 
     def _receive_order(self, rank_schedule: RankSchedule) -> ReceiveOrder | None:
         """Return the order of a step's receives; None if messages can be received in any order."""

@@ -9,6 +9,7 @@ stages. So the sums are bitwise equal. If gradients are sharded, only shards are
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -67,8 +68,9 @@ class TiedParams:
         self._place = device if self._p2p.is_direct else torch.device("cpu")
         own = {each.name: each.parameter for each in held}
         self._families: dict[tuple[int, ...], list[nn.Parameter]] = {}
-        for tie in ties:
-            holders = tuple(dict.fromkeys(rank_of[stage] for stage in tie.stages))
+        all_holders = [tuple(dict.fromkeys(rank_of[each] for each in tie.stages)) for tie in ties]
+        self._p2p.connect(pair for holders in all_holders for pair in permutations(holders, 2))
+        for tie, holders in zip(ties, all_holders, strict=True):
             if len(holders) > 1 and group.rank() in holders and tie.parameter in own:
                 self._families.setdefault(holders, []).append(own[tie.parameter])
 

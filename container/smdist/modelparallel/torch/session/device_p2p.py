@@ -3,32 +3,34 @@
 
 The backend that the process group has for the device decides how they travel:
 
-    smdist        staged through pinned memory by the engine; messages have tags
-    NCCL          by NCCL, which ignores tags and runs the messages of a communicator one after the
-                  other. So each direction of each pair of ranks has a communicator of its own, and
-                  a receiver has to receive in the order in which the sender sends.
+    smdist        between hosts staged through pinned memory by the engine, with tags; within a host
+                  by NCCL, if each rank has a GPU of its own
+    NCCL          by NCCL
     any other     not from device to device; the caller copies tensors to the CPU
 
-A communicator is made when the first message of its direction is sent, by its two ranks alone.
+Ranks are connected for NCCL before their first message (`PairCommunicators`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, Final
 from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store
 
 from smdist.modelparallel.torch.accelerator import is_accelerator
+from smdist.modelparallel.torch.session.pair_communicators import (
+    COMMUNICATORS,
+    Direction,
+    PairCommunicators,
+    connector,
+)
 
 TAGGED: Final = frozenset({"smdist", "smddp"})  # backends that match messages by their tags
-CommunicatorMaker = Callable[[Store, int, int, timedelta], Any]
 
 
 def backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
@@ -43,17 +45,6 @@ def backend_name(group: dist.ProcessGroup, device: torch.device) -> str:
     return ""
 
 
-def _nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
-    """Return a communicator of NCCL: an object of torch's own ProcessGroupNCCL."""
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = timeout
-    return dist.ProcessGroupNCCL(store, rank, size, options)
-
-
-# functions that make the communicator of one direction, by the name of the backend
-COMMUNICATORS: Final[dict[str, CommunicatorMaker]] = {"nccl": _nccl}
-
-
 class DeviceP2P:
     """Sends and receives of one rank in a process group, for tensors of its device.
 
@@ -65,23 +56,38 @@ class DeviceP2P:
 
     Attributes:
         is_direct: True if the backend sends from device to device.
-        is_ordered: True if the backend ignores tags, so that the messages from one rank to another
-            have to be received in the order in which they are sent.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, purpose: str) -> None:
-        self._reference, self._purpose = ref(group), purpose
+        self._reference = ref(group)
         name = backend_name(group, device)
-        self._make = COMMUNICATORS.get(name)
-        self.is_ordered = self._make is not None
-        self.is_direct = self.is_ordered or name in TAGGED
-        self._communicators: dict[tuple[int, int], Any] = {}  # by sender and receiver
+        way = connector(name, name in TAGGED, device)
+        self._pairs = PairCommunicators(way, device, purpose)
+        self.is_direct = name in COMMUNICATORS or name in TAGGED
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if the messages of some rank have to be received in the order of sending."""
+        return len(self._pairs) > 0
 
     @property
     def _group(self) -> dist.ProcessGroup:
         group = self._reference()
         assert group is not None
         return group
+
+    def connect(self, directions: Iterable[Direction]) -> None:
+        """Connect this rank with the ranks with which it will exchange messages.
+
+        All ranks of the group call this method with the same directions, before the first message.
+
+        Args:
+            directions: Sending rank and receiving rank of each direction with messages.
+
+        Raises:
+            DistBackendError: Ranks could not be connected.
+        """
+        self._pairs.connect(self._group, directions)
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Any:
         """Start to send a contiguous tensor; return the handle of the transfer.
@@ -92,9 +98,10 @@ class DeviceP2P:
             peer: Receiving rank.
             tag: Number of the message, which backends without tags ignore.
         """
-        if not self.is_ordered:
+        communicator = self._pairs.find(self._group.rank(), peer)
+        if communicator is None:
             return dist.isend(tensor, group=self._group, group_dst=peer, tag=tag)
-        return self._communicator(self._group.rank(), peer).send([tensor], 1, 0)
+        return communicator.send([tensor], 1, 0)
 
     def irecv(self, tensor: Tensor, peer: int, tag: int) -> Any:
         """Start to receive into a contiguous tensor; return the handle of the transfer.
@@ -105,26 +112,14 @@ class DeviceP2P:
             peer: Sending rank.
             tag: Number of the message, which backends without tags ignore.
         """
-        if not self.is_ordered:
+        communicator = self._pairs.find(peer, self._group.rank())
+        if communicator is None:
             return dist.irecv(tensor, group=self._group, group_src=peer, tag=tag)
-        return self._communicator(peer, self._group.rank()).recv([tensor], 0, 0)
+        return communicator.recv([tensor], 0, 0)
 
     def abort(self) -> None:
         """End all transfers of this rank's own communicators, so that no stream waits for them."""
-        for communicator in self._communicators.values():
-            communicator.abort()
-
-    def _communicator(self, source: int, target: int) -> Any:
-        """Return the communicator of one direction; its rank 0 sends and its rank 1 receives."""
-        key = source, target
-        if key not in self._communicators:
-            assert self._make is not None
-            name = f"smdist/{self._purpose}/{source}-{target}/"
-            of_group = dist.distributed_c10d._get_process_group_store(self._group)
-            store = PrefixStore(name, of_group)
-            rank = 0 if self._group.rank() == source else 1
-            self._communicators[key] = self._make(store, rank, 2, _timeout_of(self._group))
-        return self._communicators[key]
+        self._pairs.abort()
 
 
 _OfGroup = dict[tuple[str, str], DeviceP2P]  # by purpose and type of device
@@ -160,13 +155,3 @@ def end_device_transfers() -> None:
         for device in group._device_types:
             if is_accelerator(device) and backend_name(group, device) in COMMUNICATORS:
                 group._get_backend(device).abort()
-
-
-def _timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """Return the timeout of a group's operations; torch's default if it is not known."""
-    for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
-        found = getattr(options, "_timeout", None)
-        if found is not None:
-            return timedelta(seconds=found.total_seconds())
-    return dist.constants.default_pg_timeout

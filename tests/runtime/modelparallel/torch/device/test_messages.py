@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values and gradients travel from device to device, while the device computes."""
 
+import os
 import threading
 import time
 
 import accelerator
+import pytest
 import torch
 import torch.distributed as dist
 import zoo
@@ -12,31 +14,40 @@ from smp_nets import net
 from splitting import Pipeline, Split, plain_step
 from test_device import in_order_group
 
+from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunicators
+from smdist.modelparallel.core.placement import Tie
 from smdist.modelparallel.torch.executor.device_transfers import AHEAD, device_transfers
-from smdist.modelparallel.torch.session import device_p2p
+from smdist.modelparallel.torch.replicas.owned_params import OwnedParam
+from smdist.modelparallel.torch.replicas.replicas import TiedParams
+from smdist.modelparallel.torch.session import pair_communicators
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 
 
-def crossing_step(rank, size):
-    """Run a schedule of which rank 1 needs messages in another order than rank 0 sends them."""
+def step_in_order(rank, size, pipeline):
+    """Run a step over a backend that ignores tags, and that waits when it connects two ranks."""
     in_order_group.register()
-    device_p2p.COMMUNICATORS[in_order_group.BACKEND] = in_order_group.communicator
+    pair_communicators.COMMUNICATORS[in_order_group.BACKEND] = in_order_group.communicator
     group = dist.new_group(backend=in_order_group.BACKEND)
-    pipeline = Pipeline(schedule="zero_bubble_v", virtual_stages=2, num_microbatches=6)
+    worst, transfers = worst_difference(pipeline, group)
+    return worst, transfers.is_ordered
+
+
+def worst_difference(pipeline, group):
+    """Run a step; return how far gradients are from one process's, and the rank's transfers."""
 
     def specimen():
         model = net().to("testdev")
         return zoo.Specimen(model=model, batch=(torch.arange(96.0, device="testdev").view(12, 8),))
 
-    expected = plain_step(specimen(), 6, loss=loss_of)
+    expected = plain_step(specimen(), pipeline.num_microbatches, loss=loss_of)
     split = Split(specimen(), pipeline, group)
     found = split.step(loss=loss_of)
     worst = max(
         (each - expected.gradients[name]).abs().max().item()
         for name, each in found.gradients.items()
     )
-    return worst, split.executor._transfers.is_ordered
+    return worst, split.executor._transfers
 
 
 def loss_of(output):
@@ -44,10 +55,77 @@ def loss_of(output):
 
 
 @accelerator.on_the_test_device("the backend that ignores tags knows this device alone")
-def test_a_backend_without_tags_receives_in_the_order_of_sending(pipelines):
-    for worst, is_ordered in pipelines.run_ranks(crossing_step, size=2):
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        # rank 1 needs messages in another order than rank 0 sends them
+        Pipeline(schedule="zero_bubble_v", virtual_stages=2, num_microbatches=6),
+        # rank 0 posts its first receive before it sends what rank 1 needs for that message
+        Pipeline(schedule="simple", num_microbatches=6),
+    ],
+    ids=lambda pipeline: pipeline.schedule,
+)
+def test_a_backend_without_tags_receives_in_the_order_of_sending(pipelines, pipeline):
+    for worst, is_ordered in pipelines.run_ranks(step_in_order, pipeline, size=2):
         assert is_ordered
         assert worst <= 1e-6
+
+
+def step_over_hosts(rank, size, fault):
+    """Run a step on a host of two ranks and one of one rank; return to whom each is connected."""
+
+    def create(store, rank, size, timeout, device, _):
+        if fault:
+            raise RuntimeError(fault)
+        return in_order_group.communicator(store, rank, size, timeout)
+
+    BY_DEVICE["testdev"] = HostCommunicators(
+        name="a stand-in", fault=lambda _: "", identity=lambda _: str(os.getpid()), create=create
+    )
+    worst, transfers = worst_difference(Pipeline(num_ranks=size), dist.group.WORLD)
+    return worst, [peer for peer in range(size) if transfers._p2p._pairs.find(rank, peer)]
+
+
+@accelerator.on_the_test_device("the backend that ignores tags knows this device alone")
+@pytest.mark.parametrize(
+    ("option", "fault", "expected"),
+    [
+        ("auto", "", [[1], [0], []]),
+        ("staged", "", [[], [], []]),
+        ("auto", "no shared memory", [[], [], []]),
+    ],
+)
+def test_devices_of_one_host_are_connected_and_hosts_send_through_the_engine(
+    pipelines, option, fault, expected
+):
+    found = pipelines.run_ranks(
+        step_over_hosts,
+        fault,
+        size=3,
+        staging=SLOTS,
+        hosts="aab",
+        SMDIST_GPU_COLLECTIVES=option,
+    )
+
+    assert expected == [peers for _, peers in found]
+    assert max(worst for worst, _ in found) <= 1e-6
+
+
+def sum_ties(rank, size):
+    """Sum a tied parameter over three ranks, with a backend that waits when it connects two."""
+    in_order_group.register()
+    pair_communicators.COMMUNICATORS[in_order_group.BACKEND] = in_order_group.communicator
+    group = dist.new_group(backend=in_order_group.BACKEND)
+    parameter = torch.nn.Parameter(torch.ones(5, device="testdev"))
+    parameter.grad = torch.full_like(parameter, 10.0**rank)
+    held = [OwnedParam(name="w", parameter=parameter, stages=frozenset((rank,)))]
+    TiedParams([Tie(parameter="w", stages=(0, 1, 2))], (0, 1, 2), held, group).finish()
+    return parameter.grad.tolist()
+
+
+@accelerator.on_the_test_device("the backend that ignores tags knows this device alone")
+def test_three_ranks_sum_a_tied_parameter(pipelines):
+    assert [[111.0] * 5] * 3 == pipelines.run_ranks(sum_ties, size=3)
 
 
 def run_ahead(rank, size):
