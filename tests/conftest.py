@@ -24,10 +24,25 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
 # Files that one process takes, for the fixtures that they share: TensorFlow's ranks take 10 CPU
-# seconds to start and to trace their first functions, those of torch 5.
+# seconds to start and to trace their first functions, those of torch 5, and so do the processes
+# from which those of the test device are forked.
 TOGETHER = (
     ("tests/runtime/tensorflow/", "tests/runtime/elastic/test_horovod_names.py"),
     ("tests/runtime/modelparallel/tensorflow/",),
+    ("tests/runtime/modelparallel/torch/device/",),
+    (
+        "tests/runtime/test_device/",
+        *(
+            f"tests/runtime/dataparallel/test_{name}"
+            for name in (
+                "staging",
+                "two_level",
+                "shared_slots",
+                "device_pipelines",
+                "progress_on_a_device",
+            )
+        ),
+    ),
 )
 # Files whose tests share nothing and take minutes each, so that one process would take longer for
 # the file than the others for all the rest. They start first: a test that computes, then one that

@@ -43,7 +43,9 @@ class Series:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Return the 10th and the 90th percentile."""
+        """Return the 10th and the 90th percentile; one time is both."""
+        if len(self.wall) == 1:
+            return self.wall[0], self.wall[0]
         cuts = quantiles(self.wall, n=10)
         return cuts[0], cuts[-1]
 

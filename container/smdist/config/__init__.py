@@ -21,6 +21,7 @@ from smdist.config.environment_variables import (
     read_stop_seconds,
     read_timeline_variables,
     read_usd_per_hour,
+    set_default,
 )
 from smdist.config.guard_config import GuardConfig, read_guard_config
 from smdist.config.launcher_config import PORT, RuntimeConfig, read_runtime_config
@@ -43,4 +44,5 @@ __all__ = [
     "read_timeline_variables",
     "read_usd_per_hour",
     "renumber_rank",
+    "set_default",
 ]

@@ -90,6 +90,11 @@ def set_variables(values: Mapping[str, str]) -> None:
     os.environ.update(values)
 
 
+def set_default(name: str, value: str) -> None:
+    """Set an environment variable of this process if it is not set."""
+    os.environ.setdefault(name, value)
+
+
 def read_number(
     environ: Mapping[str, str], name: str, default: float | None = None
 ) -> float | None:

@@ -19,7 +19,7 @@ def register() -> None:
         dist.Backend.register_backend(BACKEND, communicator, devices=["cpu", "testdev"])
 
 
-def communicator(store, rank, size, timeout, device=None):
+def communicator(store, rank, size, timeout, device=None, has_high_priority=False):
     """Make a group of `size` ranks, which meet at a store: each waits for the others, as NCCL's."""
     return InOrderGroup(dist.ProcessGroupGloo(store, rank, size, timeout), rank, size)
 

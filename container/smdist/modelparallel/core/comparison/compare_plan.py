@@ -50,10 +50,11 @@ def compare_plan(plan: Plan, tracks: Sequence[Track], edges: Sequence[Edge]) -> 
         edges: Values that stages send to each other.
 
     Raises:
-        PlanError: The plan has no valid forecast, or the record has no complete step of the plan's
-            schedule.
+        PlanError: The plan has no valid forecast, the record has no complete step of the plan's
+            schedule, or it is of a run whose stages have other modules.
     """
     forecast = _forecast(plan)
+    _check_stages(plan, edges)
     found = recorded_steps(plan.actions, tracks)
     if not found:
         raise PlanError(
@@ -102,6 +103,27 @@ def _forecast(plan: Plan) -> Forecast:
             kind="stale",
         )
     return plan.forecast
+
+
+def _check_stages(plan: Plan, edges: Sequence[Edge]) -> None:
+    """Check that modules whose results are sent are in the plan's stages.
+
+    Raises:
+        PlanError: A module is in another stage; the first one is named.
+    """
+    stage_of = {unit: stage for stage, units in enumerate(plan.stages) for unit in units}
+    for edge in edges:
+        unit = edge.value.partition("#")[0]
+        expected = stage_of.get(unit, edge.source)
+        if edge.source != expected:
+            raise PlanError(
+                "the record is of a run with another plan",
+                f"there, stage {edge.source} sends the result of {unit!r}, which is in stage"
+                f" {expected} of this plan",
+                "Pass the plan that the run was started with",
+                about="trace",
+                kind="mismatch",
+            )
 
 
 def _predicted(forecast: Forecast) -> dict[str, float]:

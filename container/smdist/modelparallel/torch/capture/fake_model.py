@@ -11,6 +11,7 @@ model is split.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from weakref import ReferenceType
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from sagemaker_dist.errors import KeyPath
 from smdist.modelparallel.torch.accelerator import is_accelerator, is_off_accelerator
@@ -142,24 +143,50 @@ def on_fakes(
             each.restore()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """Tensor of a module: the dict that holds it, its key there, and its name in the model."""
+
+    group: dict[str, Any]
+    key: str
+    name: str
+    tensor: Tensor
+    is_attribute: bool  # neither a parameter nor a buffer
+
+
+def _held(model: nn.Module) -> Iterator[_Held]:
+    """Yield each tensor of a model under each of its names."""
+    for prefix, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # tensors of scripted modules live in C++, where fakes and real ones mix
+        for group in (module._parameters, module._buffers, module.__dict__):
+            for key, value in group.items():
+                if isinstance(value, Tensor):
+                    yield _Held(
+                        group=group,
+                        key=key,
+                        name=f"{prefix}.{key}" if prefix else key,
+                        tensor=value,
+                        is_attribute=group is module.__dict__,
+                    )
+
+
 class _Maker:
     def __init__(self, mode: WatchedFakes, device: torch.device, *, moves: bool) -> None:
         self._mode, self._device, self._moves = mode, device, moves
         self._made: dict[int, tuple[Tensor, Tensor, str]] = {}
         self._bases: dict[int, Tensor] = {}
+        self._sharers: Counter[int] = Counter()  # number of the model's tensors in each memory
 
     def replace(self, model: nn.Module) -> FakeModel:
-        for prefix, module in model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue  # tensors of scripted modules live in C++, where fakes and real ones mix
-            for group in (module._parameters, module._buffers, module.__dict__):
-                moves = self._moves and group is not module.__dict__
-                replaced = {
-                    key: self._fake(value, f"{prefix}.{key}" if prefix else key, moves=moves)
-                    for key, value in group.items()
-                    if isinstance(value, Tensor)
-                }
-                group.update(replaced)
+        held = list(_held(model))
+        for each in held:
+            check_plain(each.tensor, repr(each.name), about=each.name)
+        different = {id(each.tensor): each.tensor for each in held}
+        self._sharers.update(memory(t) for t in different.values() if t.layout is torch.strided)
+        for each in held:
+            moves = self._moves and not each.is_attribute
+            each.group[each.key] = self._fake(each.tensor, each.name, moves=moves)
         made = self._made.values()
         return FakeModel(
             names={id(fake): name for fake, _, name in made},
@@ -171,18 +198,34 @@ class _Maker:
     def _fake(self, real: Tensor, name: str, *, moves: bool) -> Tensor:
         known = self._made.get(id(real))
         if known is None:
-            check_plain(real, repr(name), about=name)
             known = (self._make(real, moves=moves), real, name)
             self._made[id(real)] = known
         return known[0]
 
     def _make(self, real: Tensor, *, moves: bool) -> Tensor:
         device = self._device if moves or real.is_meta else real.device
+        if self._has_own_memory(real):
+            return self._direct(real, device)
         fake = self._bare(real, device)
         if isinstance(real, nn.Parameter):
             fake = nn.Parameter(fake, requires_grad=real.requires_grad)
         elif real.requires_grad:
             fake = fake.detach().requires_grad_(True)
+        return fake
+
+    def _has_own_memory(self, real: Tensor) -> bool:
+        """Return whether a tensor fills memory that no other tensor of the model has."""
+        if real.layout is not torch.strided or self._sharers[memory(real)] > 1:
+            return False
+        return real.is_contiguous() and real.nbytes == real.untyped_storage().nbytes()
+
+    def _direct(self, real: Tensor, device: torch.device) -> Tensor:
+        """Return a fake tensor without an operation of the mode, which would take half a ms."""
+        bare = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+        fake = FakeTensor(self._mode, bare, device)
+        fake.requires_grad_(real.requires_grad)
+        if isinstance(real, nn.Parameter):
+            fake._is_param = True  # nn.Parameter() sets it, too
         return fake
 
     def _bare(self, real: Tensor, device: torch.device) -> Tensor:

@@ -181,6 +181,7 @@ class Executor:
         Raises:
             StepError: This rank or another one raised an exception.
         """
+        self._connect()
         rank_schedule = self._rank_schedule(backward)
         p2p = P2P(self._group, self.memory, self._transfers)
         stage_io = StageIO(
@@ -264,8 +265,19 @@ class Executor:
         edges = [wire for incoming in self._stage_edges.incoming for wire in incoming]
         if self._transfers is None and any(is_accelerator(wire.facts.device) for wire in edges):
             self._transfers = device_transfers(self._group)
-        if self._transfers is not None:
-            self._transfers.connect(edges)
+        self._is_connected = self._transfers is None
+
+    def _connect(self) -> None:
+        """Connect this rank with those with which its stages exchange tensors on devices.
+
+        Raises:
+            StepError: This rank or another one could not be connected.
+        """
+        if self._transfers is not None and not self._is_connected:
+            edges = [wire for incoming in self._stage_edges.incoming for wire in incoming]
+            with self.guarded("the connection of devices"):
+                self._transfers.connect(edges)
+            self._is_connected = True
 
     def _receive_order(self, rank_schedule: RankSchedule) -> ReceiveOrder | None:
         """Return the order of a step's receives; None if messages can be received in any order."""

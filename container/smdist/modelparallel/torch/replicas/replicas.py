@@ -68,11 +68,18 @@ class TiedParams:
         self._place = device if self._p2p.is_direct else torch.device("cpu")
         own = {each.name: each.parameter for each in held}
         self._families: dict[tuple[int, ...], list[nn.Parameter]] = {}
-        all_holders = [tuple(dict.fromkeys(rank_of[each] for each in tie.stages)) for tie in ties]
-        self._p2p.connect(pair for holders in all_holders for pair in permutations(holders, 2))
-        for tie, holders in zip(ties, all_holders, strict=True):
+        self._holders = [tuple(dict.fromkeys(rank_of[s] for s in tie.stages)) for tie in ties]
+        for tie, holders in zip(ties, self._holders, strict=True):
             if len(holders) > 1 and group.rank() in holders and tie.parameter in own:
                 self._families.setdefault(holders, []).append(own[tie.parameter])
+
+    def connect(self) -> None:
+        """Connect the ranks that hold the same parameters; all ranks of the group must call this.
+
+        Raises:
+            DistBackendError: Ranks could not be connected.
+        """
+        self._p2p.connect(pair for holders in self._holders for pair in permutations(holders, 2))
 
     def counted_elsewhere(self) -> Iterator[nn.Parameter]:
         """Yield this rank's tied parameters that another rank counts in the norm of gradients.
@@ -296,7 +303,9 @@ class Replicas:
         weights are made, if this rank computes in 16 bits.
         """
         every = owned_params(self._stages, self._graph, trained=False)
-        self._ties_of(every).broadcast()
+        ties = self._ties_of(every)
+        ties.connect()
+        ties.broadcast()
         buffers = {id(b): b for stage in self._stages.values() for b in stage.buffers()}
         tensors = [*(each.parameter for each in every), *buffers.values()]
         broadcast(tensors, self._groups.of(Axis.RDP), self._fusion_bytes)
@@ -328,7 +337,9 @@ class Replicas:
         return HostUpdate(held) if is_used else None
 
     def follow(self) -> None:
-        """Move master weights to the device to which the script has moved the parameters."""
+        """Follow the parameters to the device to which the script has moved them, on all ranks."""
+        self._ties = self._ties_of(owned_params(self._stages, self._graph))
+        self._ties.connect()
         found = self._made_host_update()
         if found is None or self._host_update is None:
             self._host_update = found

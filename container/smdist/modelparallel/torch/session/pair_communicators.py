@@ -7,33 +7,50 @@ order in which the sender sends.
 
 A rank that makes a communicator waits until the other rank makes it, too. A receive is posted long
 before its message is sent, so a rank that connected at its first receive could wait for a rank that
-waits for it. Therefore all ranks connect before the first message, in the same order.
+waits for it. Therefore all ranks connect before the first message, in the same order. If one rank
+fails within NCCL while it connects, the other one may wait for NCCL's own timeout.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
+from weakref import ref
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore, Store
 
-from smdist.config import read_rank_config
+from smdist.config import read_rank_config, set_default
+from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
 from smdist.dataparallel.rendezvous.host_identity import host_identity
 from smdist.dataparallel.torch.host_communicators import BY_DEVICE
 from smdist.dataparallel.torch.two_levels import STAGED, Description, describe
 
 Direction = tuple[int, int]  # sending rank and receiving rank
-CommunicatorMaker = Callable[[Store, int, int, timedelta, torch.device], Any]
+CommunicatorMaker = Callable[[Store, int, int, timedelta, torch.device, bool], Any]
+_LOOK_SECONDS: Final = 0.2  # between two looks for a fault of the engine
+_PAUSE: Final = 0.001  # seconds between two looks at the store
+# NCCL warns of sends and receives on communicators that are connected before the first message:
+# they run one after the other. Here each communicator has messages of one direction alone.
+_NCCL_WARNING: Final = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 
 
-def _nccl(store: Store, rank: int, size: int, timeout: timedelta, device: torch.device) -> Backend:
+def _nccl(
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    device: torch.device,
+    has_high_priority: bool,
+) -> Backend:
     """Return a communicator of NCCL: a connected object of torch's own ProcessGroupNCCL."""
-    options = dist.ProcessGroupNCCL.Options()
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=has_high_priority)
     options._timeout = timeout
     communicator = dist.ProcessGroupNCCL(store, rank, size, options)
     communicator.eager_connect_single_device(device)
@@ -50,16 +67,19 @@ class Connector:
 
     Attributes:
         make: Makes and connects the communicator of a direction. Its arguments are a store of the
-            two ranks, 0 for the sender or 1 for the receiver, 2, the timeout of operations, and
-            this rank's device.
-        reaches: Returns whether a communicator connects this rank and another one, from the
-            descriptions of both.
-        is_optional: True if messages can take another way where no communicator could be made.
+            two ranks, 0 for the sender or 1 for the receiver, 2, the timeout of operations, this
+            rank's device, and whether the communicator's stream has a high priority.
+        own: Description of this rank, which decides whether a communicator connects it to another
+            rank; None if communicators connect all ranks.
     """
 
     make: CommunicatorMaker
-    reaches: Callable[[Description, Description], bool]
-    is_optional: bool
+    own: Description | None = None
+
+    @property
+    def is_optional(self) -> bool:
+        """True if messages can take another way where no communicator could be made."""
+        return self.own is not None
 
 
 def connector(backend: str, is_tagged: bool, device: torch.device) -> Connector | None:
@@ -73,17 +93,11 @@ def connector(backend: str, is_tagged: bool, device: torch.device) -> Connector 
         device: Device of this rank's tensors.
     """
     if backend in COMMUNICATORS:
-        return Connector(make=COMMUNICATORS[backend], reaches=lambda *_: True, is_optional=False)
-    means = BY_DEVICE.get(device.type)
-    if not is_tagged or means is None or read_rank_config().gpu_collectives == STAGED:
+        return Connector(make=COMMUNICATORS[backend])
+    means, config = BY_DEVICE.get(device.type), read_rank_config()
+    if not is_tagged or means is None or config.gpu_collectives == STAGED:
         return None
-
-    def make(
-        store: Store, rank: int, size: int, timeout: timedelta, device: torch.device
-    ) -> Backend:
-        return means.create(store, rank, size, timeout, device, False)
-
-    return Connector(make=make, reaches=_share_host, is_optional=True)
+    return Connector(make=means.create, own=describe(host_identity(config), device, means))
 
 
 def _share_host(one: Description, other: Description) -> bool:
@@ -95,6 +109,9 @@ def _share_host(one: Description, other: Description) -> bool:
 class PairCommunicators:
     """Communicators of one rank of a group, by direction.
 
+    A failure of another rank does not reach the communicators. So a thread looks for a fault of the
+    engine, and ends their transfers: this rank may be waiting for its device at the time.
+
     Args:
         connector: How ranks are connected; None if none are.
         device: Device of this rank's tensors.
@@ -105,6 +122,7 @@ class PairCommunicators:
     def __init__(self, connector: Connector | None, device: torch.device, purpose: str) -> None:
         self._connector, self._device, self._purpose = connector, device, purpose
         self._made: dict[Direction, Any] = {}  # None: this direction has another way
+        self._watch: threading.Thread | None = None
 
     def __len__(self) -> int:
         """Return the number of communicators that this rank has."""
@@ -126,74 +144,130 @@ class PairCommunicators:
             directions: Directions in which messages will be sent; known ones have no effect.
 
         Raises:
-            DistBackendError: A communicator could not be made, and messages have no other way.
+            DistBackendError: Some communicators could not be made, and messages have no other way,
+                or the engine has failed on the way.
         """
         rank, connector = group.rank(), self._connector
         mine = sorted(each for each in {*directions} - self._made.keys() if rank in each)
         if connector is None or not mine:
             return
-        store = PrefixStore(
-            f"smdist/{self._purpose}", dist.distributed_c10d._get_process_group_store(group)
-        )
-        own = self._described(store, rank)
-        for source, target in mine:
-            other = target if rank == source else source
-            is_reached = connector.reaches(own, _read(store, other))
-            self._made[source, target] = (
-                self._connected(connector, group, store, (source, target)) if is_reached else None
+        set_default(_NCCL_WARNING, "false")
+        faults: list[str] = []
+        for direction in mine:  # each one, also after a fault: the other rank waits
+            made, fault = _Pair(group, direction, self._device, self._purpose).connect(connector)
+            if fault and not connector.is_optional:
+                faults.append(fault)
+            else:
+                self._made[direction] = made
+        if faults:
+            raise dist.DistBackendError("; ".join(faults))
+        if len(self) and self._watch is None:
+            self._watch = threading.Thread(
+                target=_abort_after_faults, args=(ref(self),), name="smdist-pairs", daemon=True
             )
+            self._watch.start()
 
     def abort(self) -> None:
         """End all transfers of the communicators, so that no stream waits for them."""
-        for communicator in self._made.values():
+        for communicator in list(self._made.values()):
             if communicator is not None:
                 communicator.abort()
 
-    def _described(self, store: Store, rank: int) -> Description:
-        """Return the description of this rank, and publish it for the other ranks."""
-        device = self._device
-        own = describe(host_identity(read_rank_config()), device, BY_DEVICE.get(device.type))
-        store.set(f"rank/{rank}", json.dumps(asdict(own)))
-        return own
 
-    def _connected(
-        self,
-        connector: Connector,
-        group: dist.ProcessGroup,
-        store: Store,
-        direction: Direction,
-    ) -> Any | None:
-        """Make the communicator of a direction, at the same time as the other rank does.
+def _abort_after_faults(pairs: ref[PairCommunicators]) -> None:
+    """Wait until the engine has failed, then end the transfers of communicators.
 
-        Return None if one of the two could not, and messages have another way.
+    The wait also ends when the communicators are gone. Ranks that called different things ("usage")
+    end their operation and not the engine.
+    """
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        fault, found = last_fault(), pairs()
+        if found is None:
+            return
+        if fault is not None and fault.kind != "usage":
+            found.abort()
+            return
+        del found
+
+
+class _Pair:
+    """Two ranks of a group at the time when they are connected for one direction.
+
+    Args:
+        group: Process group in which the numbers of ranks count.
+        direction: Sending rank and receiving rank, one of which is this rank.
+        device: Device of this rank's tensors.
+        purpose: Name of the purpose, the same on both ranks.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, direction: Direction, device: torch.device, purpose: str
+    ) -> None:
+        self._direction, self._device = direction, device
+        self._end = int(group.rank() == direction[1])  # 0: this rank sends
+        self._timeout = timeout_of(group)
+        of_group = dist.distributed_c10d._get_process_group_store(group)
+        store = PrefixStore(f"smdist/{purpose}/{direction[0]}-{direction[1]}", of_group)
+        # the store may be older than this session, with what an earlier one has left
+        generation = store.add(f"generation/{self._end}", 1)
+        self._store = PrefixStore(str(generation), store)
+
+    def connect(self, connector: Connector) -> tuple[Any | None, str]:
+        """Make the communicator, at the same time as the other rank does.
+
+        Returns:
+            The communicator, or None if the two ranks have none, and the reason if they should have
+            one; "" if they should not.
+
+        Raises:
+            DistBackendError: The engine has failed, or the other rank has not come in time.
         """
-        source, target = direction
-        end, name = int(group.rank() == target), f"{source}-{target}"
+        if connector.own is not None:
+            texts = self._exchange("rank", json.dumps(asdict(connector.own)))
+            if not _share_host(*(Description(**json.loads(text)) for text in texts)):
+                return None, ""
         made, fault = None, ""
         try:
-            made = connector.make(PrefixStore(name, store), end, 2, timeout_of(group), self._device)
-        except Exception as error:  # the other rank must learn of it, and not wait
+            made = connector.make(
+                PrefixStore("made", self._store), self._end, 2, self._timeout, self._device,
+                self._end == 1,  # a receive waits on the device, and may hold up no other kernel
+            )  # fmt: skip
+        except Exception as error:  # the other rank has to learn of it
             fault = f"{type(error).__name__}: {error}"
-        store.set(f"{name}/fault/{end}", fault)
-        faults: Mapping[int, str] = {
-            rank: store.get(f"{name}/fault/{number}").decode()
-            for number, rank in enumerate(direction)
-        }
-        if not any(faults.values()):
-            return made
+        faults = self._exchange("fault", fault)
+        if not any(faults):
+            return made, ""
         if made is not None:
             made.abort()
-        if connector.is_optional:
-            return None
-        rank, fault = next((rank, fault) for rank, fault in faults.items() if fault)
-        raise dist.DistBackendError(
-            f"ranks {source} and {target} of a pipeline are not connected: rank {rank} had {fault}"
-        )
+        source, target = self._direction
+        rank, fault = next((r, f) for r, f in zip(self._direction, faults, strict=True) if f)
+        text = f"ranks {source} and {target} of a pipeline are not connected: rank {rank} had"
+        return None, f"{text} {fault}"
 
+    def _exchange(self, name: str, text: str) -> list[str]:
+        """Return the texts of both ranks, the sender's first.
 
-def _read(store: Store, rank: int) -> Description:
-    """Return the description of a rank, and wait until it has published it."""
-    return Description(**json.loads(store.get(f"rank/{rank}")))
+        Args:
+            name: Name of the exchange.
+            text: Text of this rank.
+        """
+        self._store.set(f"{name}/{self._end}", text)
+        key = f"{name}/{1 - self._end}"
+        until = time.monotonic() + self._timeout.total_seconds()
+        while not self._store.check([key]):
+            fault = last_fault()
+            if fault is not None and fault.kind != "usage":
+                raise dist.DistBackendError(fault.text)
+            if time.monotonic() > until:
+                other = self._direction[1 - self._end]
+                raise dist.DistBackendError(
+                    f"rank {other} of a pipeline has not come to connect to this rank in"
+                    f" {self._timeout.total_seconds():g} s"
+                )
+            time.sleep(_PAUSE)
+        texts = [text, self._store.get(key).decode()]
+        return texts if self._end == 0 else texts[::-1]
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:

@@ -209,3 +209,13 @@ def test_a_plan_without_forecast_and_a_trace_of_another_plan_are_refused(made, r
         compare_plan(made, recorded, EDGES)
 
     assert expected == (caught.value.about, caught.value.kind)
+
+
+def test_a_trace_of_other_stages_is_refused():
+    """Both have two stages, and the same schedule."""
+    sent = Edge(value="b#0", source=0, target=1, num_bytes=4, has_gradient=True)
+    with pytest.raises(PlanError) as caught:
+        compare_plan(plan(), tracks(plan()), (sent,))
+
+    assert (("trace",), "mismatch") == (caught.value.about, caught.value.kind)
+    compare_plan(plan(), tracks(plan()), (replace(sent, value="a#0"),))

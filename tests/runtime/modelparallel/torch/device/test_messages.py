@@ -14,12 +14,14 @@ from smp_nets import net
 from splitting import Pipeline, Split, plain_step
 from test_device import in_order_group
 
+from smdist.dataparallel.rendezvous.engine_shutdown import abort
 from smdist.dataparallel.torch.host_communicators import BY_DEVICE, HostCommunicators
 from smdist.modelparallel.core.placement import Tie
 from smdist.modelparallel.torch.executor.device_transfers import AHEAD, device_transfers
 from smdist.modelparallel.torch.replicas.owned_params import OwnedParam
 from smdist.modelparallel.torch.replicas.replicas import TiedParams
 from smdist.modelparallel.torch.session import pair_communicators
+from smdist.modelparallel.torch.session.device_p2p import DeviceP2P
 
 SLOTS = {"staging_slot_bytes": 4096, "staging_slots": 3}
 
@@ -71,8 +73,8 @@ def test_a_backend_without_tags_receives_in_the_order_of_sending(pipelines, pipe
         assert worst <= 1e-6
 
 
-def step_over_hosts(rank, size, fault):
-    """Run a step on a host of two ranks and one of one rank; return to whom each is connected."""
+def connect_in_pairs(fault=""):
+    """Let ranks of one host be connected by a stand-in for NCCL, whose connection may fail."""
 
     def create(store, rank, size, timeout, device, _):
         if fault:
@@ -82,6 +84,12 @@ def step_over_hosts(rank, size, fault):
     BY_DEVICE["testdev"] = HostCommunicators(
         name="a stand-in", fault=lambda _: "", identity=lambda _: str(os.getpid()), create=create
     )
+
+
+def step_over_hosts(rank, size, fault):
+    """Run a step on a host of two ranks and one of one rank; return to whom each is connected."""
+
+    connect_in_pairs(fault)
     worst, transfers = worst_difference(Pipeline(num_ranks=size), dist.group.WORLD)
     return worst, [peer for peer in range(size) if transfers._p2p._pairs.find(rank, peer)]
 
@@ -111,6 +119,57 @@ def test_devices_of_one_host_are_connected_and_hosts_send_through_the_engine(
     assert max(worst for worst, _ in found) <= 1e-6
 
 
+def wait_for_a_rank_that_fails(rank, size):
+    """Rank 1 fails; rank 0 waits for its message in a call that sees no fault of the engine."""
+    connect_in_pairs()
+    p2p = DeviceP2P(dist.group.WORLD, torch.device(accelerator.NAME), "test")
+    p2p.connect([(1, 0)])
+    if rank == 1:
+        abort("rank 1 raised ValueError")
+        return None
+    buffer = torch.empty(4, dtype=torch.uint8, device=accelerator.NAME)
+    begin = time.monotonic()
+    with pytest.raises(RuntimeError):
+        p2p.irecv(buffer, 1, 0).wait()
+    return time.monotonic() - begin
+
+
+@accelerator.on_the_test_device("the backend that ignores tags knows this device alone")
+def test_a_fault_of_the_engine_ends_the_transfers_between_devices(pipelines):
+    seconds, _ = pipelines.run_ranks(wait_for_a_rank_that_fails, size=2, staging=SLOTS, hosts="aa")
+
+    assert seconds < 10
+
+
+def fail_to_connect(rank, size):
+    """Connect rank 0 with rank 1, which fails, and rank 1 with rank 2; return the error."""
+    in_order_group.register()
+
+    def make(store, *rest):
+        if rank < 2 and not made:
+            made.append(None)
+            raise RuntimeError("no memory")
+        return in_order_group.communicator(store, *rest)
+
+    made = []
+    pair_communicators.COMMUNICATORS[in_order_group.BACKEND] = make
+    p2p = DeviceP2P(
+        dist.new_group(backend=in_order_group.BACKEND), torch.device(accelerator.NAME), "test"
+    )
+    try:
+        p2p.connect([(0, 1), (1, 2)])
+    except dist.DistBackendError as error:
+        return type(error)
+    return None
+
+
+@accelerator.on_the_test_device("the backend that ignores tags knows this device alone")
+def test_two_ranks_that_cannot_be_connected_keep_no_other_waiting(pipelines):
+    error = dist.DistBackendError
+
+    assert [error, error, None] == pipelines.run_ranks(fail_to_connect, size=3)
+
+
 def sum_ties(rank, size):
     """Sum a tied parameter over three ranks, with a backend that waits when it connects two."""
     in_order_group.register()
@@ -119,7 +178,9 @@ def sum_ties(rank, size):
     parameter = torch.nn.Parameter(torch.ones(5, device="testdev"))
     parameter.grad = torch.full_like(parameter, 10.0**rank)
     held = [OwnedParam(name="w", parameter=parameter, stages=frozenset((rank,)))]
-    TiedParams([Tie(parameter="w", stages=(0, 1, 2))], (0, 1, 2), held, group).finish()
+    ties = TiedParams([Tie(parameter="w", stages=(0, 1, 2))], (0, 1, 2), held, group)
+    ties.connect()
+    ties.finish()
     return parameter.grad.tolist()
 
 
