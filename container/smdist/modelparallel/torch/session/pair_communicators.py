@@ -154,7 +154,7 @@ class PairCommunicators:
         set_default(_NCCL_WARNING, "false")
         faults: list[str] = []
         for direction in mine:  # each one, also after a fault: the other rank waits
-            made, fault = _Pair(group, direction, self._device, self._purpose).connect(connector)
+            made, fault = _Ends(group, direction, self._device, self._purpose).connect(connector)
             if fault and not connector.is_optional:
                 faults.append(fault)
             else:
@@ -191,8 +191,8 @@ def _abort_after_faults(pairs: ref[PairCommunicators]) -> None:
         del found
 
 
-class _Pair:
-    """Two ranks of a group at the time when they are connected for one direction.
+class _Ends:
+    """Two ranks of a group, at the ends of one direction, while they are connected.
 
     Args:
         group: Process group in which the numbers of ranks count.
