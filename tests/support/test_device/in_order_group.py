@@ -4,6 +4,9 @@
 Messages of one rank to another arrive in the order in which they are sent, whatever their tags.
 """
 
+from concurrent.futures import Future
+from threading import Event, Thread
+
 import torch
 import torch.distributed as dist
 
@@ -27,16 +30,35 @@ def communicator(store, rank, size, timeout, device=None, has_high_priority=Fals
 class _Receive:
     """A receive that copies what has arrived to the device when somebody waits for it."""
 
-    def __init__(self, work, on_host, target) -> None:
+    def __init__(self, work, on_host, target, is_aborted) -> None:
         self._work, self._on_host, self._target = work, on_host, target
+        self._is_aborted = is_aborted
 
     def wait(self) -> None:
-        self._work.wait()
+        arrival = Future()
+        Thread(target=_settle, args=(arrival, self._work), daemon=True).start()
+        while not arrival.done():  # Gloo's own wait does not end when a group is aborted
+            if self._is_aborted.wait(0.001):
+                raise RuntimeError("the group was aborted")
+        arrival.result()
         self._target.copy_(self._on_host)
+
+
+def _settle(arrival, work) -> None:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        arrival.set_exception(error)
+    else:
+        arrival.set_result(None)
 
 
 class InOrderGroup(HostGroup):
     """Sends and receives beside the collectives of a HostGroup. On the CPU, tags count."""
+
+    def __init__(self, gloo, rank, size) -> None:
+        super().__init__(gloo, rank, size)
+        self._is_aborted = Event()
 
     def getBackendName(self):  # noqa: N802  the name that torch calls
         return BACKEND
@@ -58,4 +80,9 @@ class InOrderGroup(HostGroup):
         if tensors[0].is_cpu:
             return self._gloo.recv(tensors, source, tag)
         on_host = torch.empty_like(tensors[0], device="cpu")
-        return _Receive(self._gloo.recv([on_host], source, _TAG), on_host, tensors[0])
+        work = self._gloo.recv([on_host], source, _TAG)
+        return _Receive(work, on_host, tensors[0], self._is_aborted)
+
+    def abort(self):
+        """End all receives with an error, as NCCL's group does."""
+        self._is_aborted.set()

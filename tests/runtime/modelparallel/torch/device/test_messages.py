@@ -4,6 +4,7 @@
 import os
 import threading
 import time
+from datetime import timedelta
 
 import accelerator
 import pytest
@@ -124,14 +125,18 @@ def wait_for_a_rank_that_fails(rank, size):
     connect_in_pairs()
     p2p = DeviceP2P(dist.group.WORLD, torch.device(accelerator.NAME), "test")
     p2p.connect([(1, 0)])
+    store = dist.distributed_c10d._get_default_store()
     if rank == 1:
         abort("rank 1 raised ValueError")
+        store.wait(["end"], timedelta(seconds=40))  # its connections stay open
         return None
     buffer = torch.empty(4, dtype=torch.uint8, device=accelerator.NAME)
     begin = time.monotonic()
     with pytest.raises(RuntimeError):
         p2p.irecv(buffer, 1, 0).wait()
-    return time.monotonic() - begin
+    seconds = time.monotonic() - begin
+    store.set("end", "")
+    return seconds
 
 
 @accelerator.on_the_test_device("the backend that ignores tags knows this device alone")
