@@ -51,7 +51,9 @@ def stubborn():
     ready()
     time.sleep(60)
 def ready():
-    open(f"ready-{rank}", "w").write(str(os.getpid()))
+    # closed within `with`: an error that a signal's handler raises in a destructor is lost
+    with open(f"ready-{rank}", "w") as file:
+        file.write(str(os.getpid()))
 def wait_for(*ranks):
     while not all(os.path.exists(f"ready-{other}") for other in ranks):
         time.sleep(0.01)

@@ -47,6 +47,33 @@ def _cuda_identity(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
+def connected_nccl(
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    device: torch.device,
+    has_high_priority: bool,
+) -> Backend:
+    """Return a connected communicator of NCCL: an object of torch's own ProcessGroupNCCL.
+
+    Args:
+        store: Store of the ranks of the communicator.
+        rank: Number of this rank among them.
+        size: Number of these ranks.
+        timeout: Time after which NCCL's watchdog ends the process.
+        device: Device of this rank.
+        has_high_priority: True for a stream of high priority.
+    """
+    from torch._C._distributed_c10d import ProcessGroupNCCL  # a build without NCCL has none
+
+    options = ProcessGroupNCCL.Options(is_high_priority_stream=has_high_priority)
+    options._timeout = timeout
+    group = ProcessGroupNCCL(store, rank, size, options)
+    group.eager_connect_single_device(device)
+    return group
+
+
 def _create_nccl(
     store: Store,
     rank: int,
@@ -55,13 +82,7 @@ def _create_nccl(
     device: torch.device,
     has_high_priority: bool,
 ) -> Backend:
-    from torch._C._distributed_c10d import ProcessGroupNCCL  # a build without NCCL has none
-
-    options = ProcessGroupNCCL.Options(is_high_priority_stream=has_high_priority)
-    options._timeout = timeout + _LATER
-    group = ProcessGroupNCCL(store, rank, size, options)
-    group.eager_connect_single_device(device)
-    return group
+    return connected_nccl(store, rank, size, timeout + _LATER, device, has_high_priority)
 
 
 NCCL: Final = HostCommunicators(

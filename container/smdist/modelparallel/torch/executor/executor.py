@@ -262,7 +262,7 @@ class Executor:
         rank_of, microbatches = self._schedule.rank_of, self._schedule.num_microbatches
         self._stage_edges = StageEdges(placement, program.part_facts, rank_of, microbatches)
         self._placement = placement
-        edges = [wire for incoming in self._stage_edges.incoming for wire in incoming]
+        edges = self._stage_edges.every
         if self._transfers is None and any(is_accelerator(wire.facts.device) for wire in edges):
             self._transfers = device_transfers(self._group)
         self._is_connected = self._transfers is None
@@ -274,9 +274,8 @@ class Executor:
             StepError: This rank or another one could not be connected.
         """
         if self._transfers is not None and not self._is_connected:
-            edges = [wire for incoming in self._stage_edges.incoming for wire in incoming]
             with self.guarded("the connection of devices"):
-                self._transfers.connect(edges)
+                self._transfers.connect(self._stage_edges.every)
             self._is_connected = True
 
     def _receive_order(self, rank_schedule: RankSchedule) -> ReceiveOrder | None:

@@ -36,8 +36,7 @@ class ReceiveOrder:
     def __init__(
         self, orders: Iterable[Iterable[Action]], stage_edges: StageEdges, rank: int
     ) -> None:
-        edges = (wire for incoming in stage_edges.incoming for wire in incoming)
-        self._edges: Mapping[int, StageEdge] = {wire.number: wire for wire in edges}
+        self._edges: Mapping[int, StageEdge] = {wire.number: wire for wire in stage_edges.every}
         self._left = {
             sender: sent_messages(order, stage_edges, rank)
             for sender, order in enumerate(orders)

@@ -82,6 +82,7 @@ class StageEdges:
 
     Attributes:
         num_microbatches: The argument of the same name.
+        every: All edges, in the order of their numbers.
         incoming: Edges of the values that each stage reads, by stage.
         outgoing: Edges of the values that each stage sends, by stage.
         gradients_in: Gradients that each stage receives from the readers of its values, by stage.
@@ -98,6 +99,7 @@ class StageEdges:
     ) -> None:
         self.num_microbatches = num_microbatches
         wires = [_stage_edge(n, e, facts[e.value], rank_of) for n, e in enumerate(placement.edges)]
+        self.every = tuple(wires)
         stages = range(placement.num_stages)
         self.incoming = tuple(tuple(w for w in wires if w.edge.target == s) for s in stages)
         self.outgoing = tuple(tuple(w for w in wires if w.edge.source == s) for s in stages)

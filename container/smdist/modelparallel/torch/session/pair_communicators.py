@@ -24,41 +24,26 @@ from weakref import ref
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend, PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from smdist.config import read_rank_config, set_default
+from smdist.dataparallel.rendezvous.engine_interface import EngineFault
 from smdist.dataparallel.rendezvous.engine_shutdown import last_fault
 from smdist.dataparallel.rendezvous.host_identity import host_identity
-from smdist.dataparallel.torch.host_communicators import BY_DEVICE
+from smdist.dataparallel.torch.host_communicators import BY_DEVICE, connected_nccl
 from smdist.dataparallel.torch.two_levels import STAGED, Description, describe
 
 Direction = tuple[int, int]  # sending rank and receiving rank
 CommunicatorMaker = Callable[[Store, int, int, timedelta, torch.device, bool], Any]
 _LOOK_SECONDS: Final = 0.2  # between two looks for a fault of the engine
 _PAUSE: Final = 0.001  # seconds between two looks at the store
-# NCCL warns of sends and receives on communicators that are connected before the first message:
-# they run one after the other. Here each communicator has messages of one direction alone.
+# Variable that turns off a warning of NCCL: messages of a communicator that is connected before its
+# first message are sent one after the other. That is wanted: it has messages of one direction.
 _NCCL_WARNING: Final = "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING"
 
 
-def _nccl(
-    store: Store,
-    rank: int,
-    size: int,
-    timeout: timedelta,
-    device: torch.device,
-    has_high_priority: bool,
-) -> Backend:
-    """Return a communicator of NCCL: a connected object of torch's own ProcessGroupNCCL."""
-    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=has_high_priority)
-    options._timeout = timeout
-    communicator = dist.ProcessGroupNCCL(store, rank, size, options)
-    communicator.eager_connect_single_device(device)
-    return communicator
-
-
 # functions that make and connect a communicator, by the name of the group's backend
-COMMUNICATORS: Final[dict[str, CommunicatorMaker]] = {"nccl": _nccl}
+COMMUNICATORS: Final[dict[str, CommunicatorMaker]] = {"nccl": connected_nccl}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,18 +162,26 @@ class PairCommunicators:
 def _abort_after_faults(pairs: ref[PairCommunicators]) -> None:
     """Wait until the engine has failed, then end the transfers of communicators.
 
-    The wait also ends when the communicators are gone. Ranks that called different things ("usage")
-    end their operation and not the engine.
+    The wait also ends when the communicators are gone.
     """
     while True:
         time.sleep(_LOOK_SECONDS)
-        fault, found = last_fault(), pairs()
+        found = pairs()
         if found is None:
             return
-        if fault is not None and fault.kind != "usage":
+        if _engine_failure() is not None:
             found.abort()
             return
         del found
+
+
+def _engine_failure() -> EngineFault | None:
+    """Return the fault that has ended the engine; None if it goes on.
+
+    Ranks that called different things ("usage") have ended their operation and not the engine.
+    """
+    fault = last_fault()
+    return None if fault is None or fault.kind == "usage" else fault
 
 
 class _Ends:
@@ -256,8 +249,8 @@ class _Ends:
         key = f"{name}/{1 - self._end}"
         until = time.monotonic() + self._timeout.total_seconds()
         while not self._store.check([key]):
-            fault = last_fault()
-            if fault is not None and fault.kind != "usage":
+            fault = _engine_failure()
+            if fault is not None:
                 raise dist.DistBackendError(fault.text)
             if time.monotonic() > until:
                 other = self._direction[1 - self._end]
