@@ -74,7 +74,7 @@ def die(rank, size):
 
 
 def test_a_killed_rank_is_named_on_every_other(world):
-    """kill -9: the others' pending operations end within a second or two."""
+    """kill -9: the others' pending operations end at once, not after `silence_seconds`."""
     outcomes = world.outcomes(die, deadline=20)
 
     assert not outcomes[2][0]
@@ -82,7 +82,7 @@ def test_a_killed_rank_is_named_on_every_other(world):
         ok, (fields, seconds) = outcomes[rank]
         assert ok
         assert ("lost", 2, "all_reduce") == fields
-        assert seconds < 2
+        assert seconds < 5
 
 
 def refuse_options(rank, size):

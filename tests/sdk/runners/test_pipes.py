@@ -117,7 +117,7 @@ def test_a_feeder_ends_while_its_reader_does_not_read(pipe, tmp_path):
         began = time.monotonic()
         pipe.stop()
 
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
     assert not any(pipe.feed == getattr(each, "_target", 0) for each in threading.enumerate())
 
 
