@@ -70,7 +70,7 @@ ROWS = (
     _killed("starter", KILL, f"{_SUPERVISE}test_killed_starter_ends_the_host", both=True),
     _killed("launcher", KILL, "tests/runtime/launch/test_launch.py::"
             "test_guards_of_a_killed_launcher_remove_its_folder", both=True),
-    _killed("launcher", TERM, f"{_SUPERVISE}test_signal_reaches_every_rank_within_a_second"),
+    _killed("launcher", TERM, f"{_SUPERVISE}test_signal_reaches_every_rank_at_once"),
     Row(
         name="all processes of a host killed",
         action=host_killed(network="lives"),
@@ -165,7 +165,7 @@ ROWS = (
             within=None, kinds=("lost", "left", "aborted", "raised"), codes=(128 + INT,),
             lost="steps since the last checkpoint",
         ),
-        test=f"{_SUPERVISE}test_signal_reaches_every_rank_within_a_second",
+        test=f"{_SUPERVISE}test_signal_reaches_every_rank_at_once",
         frameworks=BOTH,
     ),
     Row(
@@ -175,6 +175,6 @@ ROWS = (
             within=None, kinds=("lost", "left", "aborted", "raised"), codes=(128 + INT,),
             lost="steps since the last checkpoint",
         ),
-        test=f"{_SUPERVISE}test_signal_reaches_every_rank_within_a_second",
+        test=f"{_SUPERVISE}test_signal_reaches_every_rank_at_once",
     ),
 )  # fmt: skip
