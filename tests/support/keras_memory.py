@@ -4,6 +4,8 @@
 import gc
 import re
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +73,20 @@ class Peak:
         return _status("VmHWM") - self._before
 
 
-def limit_growth(num_bytes: int) -> None:
-    """Let the private memory of this process grow by so many bytes at most.
+@contextmanager
+def limited_growth(num_bytes: int) -> Iterator[None]:
+    """Let the private memory of this process grow by so many bytes at most, in a `with` block.
 
     RLIMIT_DATA counts what a process may write to, unlike RLIMIT_AS, which also counts addresses
-    that TensorFlow reserves and never uses.
+    that TensorFlow reserves and never uses. The limit ends with the block: a later use of the
+    process, whose memory may not be free again yet, would fail in its start.
     """
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + num_bytes, hard))
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _status(name: str) -> int:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank that trains a Keras model in stages has memory for its own stage."""
 
+import signal
+
 import pytest
 from tf_ranks import TensorFlowWorld
 
 STAGES = 3
 LAYER_BYTES = 32 * 2**20  # checked against keras_memory, whose import loads TensorFlow
-LIMIT = 18 * LAYER_BYTES  # 12 layers, and 6 more of their 12 gradients
+# One rank needs more than 12 layers and their 12 gradients, a rank of three 17 layers' bytes.
+LIMIT = 21 * LAYER_BYTES
 OTHERS = 24 * 2**20  # bytes of code and of TensorFlow's graphs
 
 
@@ -72,10 +75,10 @@ def trained_within_limit(_rank, size):
 
     smp.init({"pipeline_parallel_degree": size, "microbatches": 2})
     keras_memory.warm_up()
-    keras_memory.limit_growth(LIMIT)
-    model = _model("functional")
-    model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
-    loss = model.train_on_batch(*keras_memory.batch())
+    with keras_memory.limited_growth(LIMIT):
+        model = _model("functional")
+        model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+        loss = model.train_on_batch(*keras_memory.batch())
     return float(loss), [len(units) for units in model.plan.stages]
 
 
@@ -88,4 +91,5 @@ def test_a_model_that_one_rank_cannot_hold(new_ranks):
     assert [answers[0]] * STAGES == answers
     assert sum(answers[0][1]) == 12
     assert not has_answer
-    assert "OOM" in text or "bad_alloc" in text
+    # TensorFlow raises, or aborts where a thread of its own gets no memory.
+    assert any(words in text for words in ("OOM", "bad_alloc", f"exit code -{signal.SIGABRT:d}"))
