@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import torch
@@ -54,6 +55,8 @@ def connected_nccl(
     timeout: timedelta,
     device: torch.device,
     has_high_priority: bool,
+    *,
+    later: timedelta = timedelta(0),
 ) -> Backend:
     """Return a connected communicator of NCCL: an object of torch's own ProcessGroupNCCL.
 
@@ -61,32 +64,25 @@ def connected_nccl(
         store: Store of the ranks of the communicator.
         rank: Number of this rank among them.
         size: Number of these ranks.
-        timeout: Time after which NCCL's watchdog ends the process.
+        timeout: Longest duration of an operation.
         device: Device of this rank.
         has_high_priority: True for a stream of high priority.
+        later: Time after `timeout` at which NCCL's watchdog ends the process.
     """
     from torch._C._distributed_c10d import ProcessGroupNCCL  # a build without NCCL has none
 
     options = ProcessGroupNCCL.Options(is_high_priority_stream=has_high_priority)
-    options._timeout = timeout
+    options._timeout = timeout + later
     group = ProcessGroupNCCL(store, rank, size, options)
     group.eager_connect_single_device(device)
     return group
 
 
-def _create_nccl(
-    store: Store,
-    rank: int,
-    size: int,
-    timeout: timedelta,
-    device: torch.device,
-    has_high_priority: bool,
-) -> Backend:
-    return connected_nccl(store, rank, size, timeout + _LATER, device, has_high_priority)
-
-
 NCCL: Final = HostCommunicators(
-    name="NCCL", fault=_nccl_fault, identity=_cuda_identity, create=_create_nccl
+    name="NCCL",
+    fault=_nccl_fault,
+    identity=_cuda_identity,
+    create=partial(connected_nccl, later=_LATER),
 )
 
 # By type of device; tests add their own device.
