@@ -271,14 +271,45 @@ std::deque<Rank> met(const Setting& setting, const Options& options) {
   return ranks;
 }
 
-void the_slowest_member_is_named() {
-  const Setting setting{3, 3000, equal_weights(3), 64};
-  std::deque<Rank> ranks = met(setting, options_of(setting, 2, 64));
-  for (int i = 0; i < 10; ++i) ranks[2].sum().advance();
-  while ((ranks[0].sum().advance() | ranks[1].sum().advance()) != 0) continue;
-  for (size_t rank = 0; rank < 2; ++rank) {
-    CHECK(ranks[rank].sum().needs(1 - rank));
-    CHECK_EQ(MemberSet{1 << 2}, ranks[rank].sum().slowest());
+// Returns the members that a rank needs, and those that these need, without the ranks that wait
+// themselves: what LateWatch::stopping() finds from the answers of all ranks that wait.
+MemberSet stopping(const std::deque<Rank>& ranks, const std::vector<MemberSet>& needs,
+                   size_t rank) {
+  MemberSet members = needs[rank];
+  for (size_t other = 0; other < ranks.size(); ++other) {
+    if ((needs[rank] >> other & 1) != 0) members |= needs[other];
+  }
+  for (size_t other = 0; other < ranks.size(); ++other) {
+    if (needs[other] != 0) members &= ~(MemberSet{1} << other);
+  }
+  return members;
+}
+
+// The rank with number 0 stops after a random number of chunks, also when it is ahead of others.
+void a_rank_that_stops_is_named_by_all_that_wait() {
+  std::minstd_rand random(7);
+  for (int i = 0; i < 2000; ++i) {
+    const Setting setting = random_setting(random);
+    const auto window = static_cast<uint32_t>(1 + random() % 4);
+    std::deque<Rank> ranks = met(setting, options_of(setting, window, 64));
+    for (auto left = random() % 200; left > 0; --left) {
+      ranks[random() % ranks.size()].sum().advance();
+    }
+    for (bool is_any = true; is_any;) {
+      is_any = false;
+      for (size_t rank = 1; rank < ranks.size(); ++rank) is_any |= ranks[rank].sum().advance() != 0;
+    }
+    std::vector<MemberSet> needs(ranks.size());
+    for (size_t rank = 1; rank < ranks.size(); ++rank) {
+      for (size_t other = 0; other < ranks.size(); ++other) {
+        if (other == rank || !ranks[rank].sum().needs(other)) continue;
+        needs[rank] |= MemberSet{1} << other;
+      }
+      CHECK_EQ(ranks[rank].sum().is_done(), needs[rank] == 0);
+    }
+    for (size_t rank = 1; rank < ranks.size(); ++rank) {
+      if (needs[rank] != 0) CHECK_EQ(MemberSet{1}, stopping(ranks, needs, rank));
+    }
   }
 }
 
@@ -489,7 +520,7 @@ int main() {
   using namespace smdist;
   RUN(sums_are_right_in_any_order_and_no_rank_sleeps_too_long);
   RUN(a_cancelled_sum_frees_its_buffer);
-  RUN(the_slowest_member_is_named);
+  RUN(a_rank_that_stops_is_named_by_all_that_wait);
   RUN(a_blocked_rank_expects_signals_of_chunks_that_have_come_since);
   RUN(an_reduction_buffer_is_in_use_until_the_last_rank_has_read_it);
   RUN(a_rank_with_readable_data_is_done_when_all_have_read_its_sums);

@@ -188,11 +188,6 @@ bool PendingOperation::needs(int member) const {
   return is_unmet || state.open_sends > 0 || state.open_receives > 0;
 }
 
-bool PendingOperation::is_blocking(int member) const {
-  const bool is_summing = sum_ != nullptr && sum_->all_joined();
-  return is_summing ? (sum_->slowest() >> member & 1) != 0 : needs(member);
-}
-
 int PendingOperation::member_of(int rank) const {
   const std::vector<int>& members = submission_.group->members;
   const auto found = std::find(members.begin(), members.end(), rank);
@@ -216,7 +211,7 @@ std::vector<int> PendingOperation::blocking_members() const {
   std::vector<int> blocking;
   for (const int member : partners()) {
     if (!is_ready(member)) unready.push_back(member);
-    if (is_blocking(member)) blocking.push_back(member);
+    if (needs(member)) blocking.push_back(member);
   }
   // Members that have not posted the operation also delay the others.
   return unready.empty() ? blocking : unready;

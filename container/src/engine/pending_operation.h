@@ -135,7 +135,6 @@ class PendingOperation final {
   uint8_t* address(const Region& region) const;
   const uint8_t* source_address(const Region& region) const;
   uint32_t receive_of(int member, uint32_t tag) const;
-  bool is_blocking(int member) const;
   void add_all_partners();
   void link_all();
   void link(uint32_t step);

@@ -207,21 +207,6 @@ bool SharedSum::needs(size_t member) const {
          taken_by(member) + own_.window() < progress_[member_].chunks;
 }
 
-SharedSum::MemberSet SharedSum::slowest() const {
-  MemberSet slowest = 0;
-  uint64_t least = UINT64_MAX;
-  for (size_t step = 1; step < size(); ++step) {
-    const size_t member = other(step);
-    if (!needs(member)) continue;
-    const uint64_t done =
-        all_joined() ? given_by(member) + taken_by(member) + summed_by(member) : 0;
-    if (done < least) slowest = 0;
-    least = std::min(least, done);
-    if (done == least) slowest |= only(member);
-  }
-  return slowest;
-}
-
 bool SharedSum::is_drained() const {
   for (size_t step = 1; step < size(); ++step) {
     const size_t member = other(step);

@@ -75,8 +75,6 @@ class SharedSum final {
   bool needs(size_t member) const;
   // Return whether this rank still waits for data of the member.
   bool awaits_data_from(size_t member) const;
-  // Return the members that have processed the fewest chunks, among those that this rank needs.
-  MemberSet slowest() const;
 
   // Return whether no member reads this rank's reduction buffer any more; then its counters have
   // the value end(). Requires: is_done().
