@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from operator import itemgetter
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from benchmarks.harness.hosts import EmulatedHosts
@@ -22,6 +21,7 @@ from benchmarks.harness.ranks import Ranks
 from benchmarks.harness.report import machine, save, table
 from benchmarks.plan_accuracy.models import LAYOUTS, MODELS
 from benchmarks.plan_accuracy.predicted import Predicted, machine_of
+from smdist.launch.environment import kept_memory
 from smdist.modelparallel.core import calibration
 from smdist.modelparallel.core.layout import Layout, Machine
 
@@ -46,7 +46,8 @@ class Row:
         predicted_seconds: Predicted time.
         low_seconds: Lower end of its range.
         high_seconds: Upper end.
-        seconds: Measured time.
+        seconds: Measured time: lower quartile of the steps, as of the seconds of layers, since a
+            disturbance makes a step slower, never faster.
         before_bytes: Measured memory of the process before the model, with all libraries.
         predicted_bytes: Predicted peak of the process: the prediction added to `before_bytes`.
         bytes: Measured peak of the process.
@@ -105,7 +106,7 @@ def _predictions(
     Ranks measure the model at the same time, as they compute at the same time: processors of one
     machine share caches and the memory.
     """
-    with Ranks("smdist", hosts.places(1)) as ranks:
+    with _environment(kept_memory({})), Ranks("smdist", hosts.places(1)) as ranks:
         found = ranks.call(_PREDICT, name=name, layouts=layouts, machine=device, costs=costs)
     slowest: list[Predicted] = max(found, key=lambda each: each[0].prediction.step_seconds)
     return slowest
@@ -116,16 +117,16 @@ def _row(name: str, layout: Layout, found: Predicted, hosts: EmulatedHosts, roun
     how = {
         "name": name, "options": layout.options(), "checkpointed": list(found.checkpointed)
     }  # fmt: skip
-    with Ranks("smdist", hosts.places(1)) as ranks:
+    with _environment(kept_memory({})), Ranks("smdist", hosts.places(1)) as ranks:
         ranks.call(f"{_WORK}:prepare", **how)
-        seconds = median(max(ranks.call(f"{_WORK}:measure")) for _ in range(rounds))
+        steps = sorted(max(ranks.call(f"{_WORK}:measure")) for _ in range(rounds))
     with _environment(_NOTHING_KEPT), Ranks("smdist", hosts.places(1)) as ranks:
         ranks.call(f"{_WORK}:prepare", **how)
         before, peak = max(ranks.call(f"{_WORK}:process_bytes"), key=itemgetter(1))
     guess = found.prediction
     return Row(
         model=name, layout=str(layout), predicted_seconds=guess.step_seconds,
-        low_seconds=guess.low_seconds, high_seconds=guess.high_seconds, seconds=seconds,
+        low_seconds=guess.low_seconds, high_seconds=guess.high_seconds, seconds=steps[rounds // 4],
         before_bytes=before, predicted_bytes=before + guess.memory.total, bytes=peak,
     )  # fmt: skip
 
@@ -194,7 +195,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sample", action="store_true", help="three layouts of one model")
     parser.add_argument("--costs", choices=["measure", "estimate"], default="measure")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--rounds", type=int, default=7, help="measured steps of each layout")
+    parser.add_argument("--rounds", type=int, default=11, help="measured steps of each layout")
     parser.add_argument("--megabits", type=int, default=1000, help="rate of a host's link")
     return parser.parse_args()
 

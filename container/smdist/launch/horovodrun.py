@@ -26,6 +26,7 @@ from sagemaker_dist.contract.option_variables import misspelt, value_faults
 from sagemaker_dist.errors import DistError, LaunchError, raise_all
 from smdist.config import read_guard_config
 from smdist.launch.attempt_loop import run_once
+from smdist.launch.environment import kept_memory
 from smdist.launch.horovodrun_options import RunOptions, read_request
 from smdist.launch.launch_command import plain_command, starter_command
 from smdist.launch.machine import inspect_machine
@@ -145,6 +146,7 @@ def _environment(request: RunOptions, environ: Mapping[str, str], secret: Path) 
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": threads,
         "TF_NUM_INTRAOP_THREADS": for_tensorflow,
+        **kept_memory(environ),
     }
     if request.start_timeout_seconds is not None:
         found["SMDIST_START_TIMEOUT_SECONDS"] = str(request.start_timeout_seconds)

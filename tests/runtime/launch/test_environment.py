@@ -15,6 +15,7 @@ from smdist.code_source import Source
 from smdist.config import RuntimeConfig, read_rank_config
 from smdist.container_files import Resources
 from smdist.launch.environment import (
+    kept_memory,
     rank_environment,
     script_arguments,
     sm_environment,
@@ -162,6 +163,18 @@ def test_rank_environment():
     assert ("4", "lo") == (variables["OMP_NUM_THREADS"], variables["GLOO_SOCKET_IFNAME"])
     assert "SMDIST_SECRET_FILE" not in variables
     assert not {"SMDIST_LANES", "SMDIST_SHARD_WEIGHTS"} & set(variables)
+
+
+@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"])
+def test_ranks_keep_memory_unless_the_user_sets_limits(name):
+    """With one limit alone, glibc leaves the other where it starts, at 128 KiB."""
+    config = replace(CONFIG, inherited={name: "1000"})
+    variables = rank_environment(config, HostResources(num_cpus=8), WORLD, ADDRESSES)
+    plain = rank_environment(CONFIG, HostResources(num_cpus=8), WORLD, ADDRESSES)
+
+    assert not kept_memory({}).keys() & variables.keys()
+    assert kept_memory({}).items() <= plain.items()
+    assert name in kept_memory({})
 
 
 @pytest.mark.parametrize(("inherited", "threads"), [({}, "4"), ({"OMP_NUM_THREADS": "7,2"}, "7")])

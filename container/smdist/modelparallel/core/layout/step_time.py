@@ -31,8 +31,8 @@ from smdist.modelparallel.core.schedule import SCHEDULES, make_schedule
 from smdist.modelparallel.core.simulate import (
     StepClock,
     StepEnds,
+    end_bucket_bytes,
     exposed_seconds,
-    last_bucket_bytes,
 )
 
 _SPLIT_OVERHEAD = 0.1  # fraction of a backward pass in two parts, as in the planner of pipelines
@@ -214,12 +214,12 @@ def _after_backward(
         if SCHEDULES[layout.schedule].splits_backward or layout.data == 1 or not sizes:
             return reduced
         ranks = group(machine, layout.data, layout.pipeline * layout.tensor)
-        num_bytes, last = sum(sizes), last_bucket_bytes(sum(sizes), sizes[0])
+        num_bytes = sum(sizes)
+        first, last = (end_bucket_bytes(num_bytes, sizes[at]) for at in (-1, 0))
         whole, of_last = (all_reduce_seconds(machine, n, ranks) for n in (num_bytes, last))
-        late = exposed_seconds(whole, of_last, last / num_bytes, backward)
         if not machine.overlaps:  # the engine takes processor time from the backward pass
-            late += min(whole - late, _ENGINE_SECONDS * num_bytes)
-        return reduced - whole + late
+            of_last = min(whole, of_last + _ENGINE_SECONDS * num_bytes)
+        return reduced - whole + exposed_seconds(whole, of_last, first / num_bytes, backward)
     often = layout.reduces_often if needs.reduction == "auto" else needs.reduction != "step"
     if often and layout.pipeline == 1:
         return max(0.0, reduced - backward)

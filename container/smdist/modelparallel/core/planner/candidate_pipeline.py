@@ -6,11 +6,11 @@ A candidate is a combination of parallel degrees, schedule and number of microba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from smdist.modelparallel.core.cost import Costs, Link, NodeCost, StateBytes
-from smdist.modelparallel.core.graph import Graph
+from smdist.modelparallel.core.graph import Graph, Parameter
 from smdist.modelparallel.core.partition import Partition
 from smdist.modelparallel.core.placement import Edge, replicated
 from smdist.modelparallel.core.planner.pipeline_layout import PipelineLayout
@@ -19,8 +19,8 @@ from smdist.modelparallel.core.simulate import (
     ReplicaLinks,
     Timeline,
     all_reduce_seconds,
+    end_bucket_bytes,
     exposed_seconds,
-    last_bucket_bytes,
     simulate,
 )
 
@@ -145,11 +145,18 @@ class Pipeline:
         num_bytes = self._gradient_bytes(names)
         if not (self.overlaps_sums and num_bytes) or self.splits_backward:
             return seconds(num_bytes)
-        trained = (each.name for each in self.split.graph.parameters if each.is_trained)
-        first = next(name for name in trained if name in names)
-        last = last_bucket_bytes(num_bytes, self._gradient_bytes(frozenset([first])))
+        parameters = self.split.graph.parameters
+        first, last = (  # a backward pass begins with the last parameters
+            end_bucket_bytes(num_bytes, self._first_bytes(ordered, names))
+            for ordered in (reversed(parameters), parameters)
+        )
         backward = self.costs()[stage].backward_seconds
-        return exposed_seconds(seconds(num_bytes), seconds(last), last / num_bytes, backward)
+        return exposed_seconds(seconds(num_bytes), seconds(last), first / num_bytes, backward)
+
+    def _first_bytes(self, ordered: Iterable[Parameter], names: frozenset[str]) -> int:
+        """Return the bytes of the gradient of the first trained parameter that is among `names`."""
+        found = next(each.name for each in ordered if each.is_trained and each.name in names)
+        return self._gradient_bytes(frozenset([found]))
 
     def simulate(self, schedule: Schedule) -> Timeline:
         """Return the timeline of one step, simulated with the given schedule."""

@@ -110,30 +110,33 @@ def bucket_bytes(num_bytes: int, fusion_bytes: int = FUSION_BYTES) -> int:
     return min(fusion_bytes, max(num_bytes // _BUCKETS, _SMALL_BYTES))
 
 
-def last_bucket_bytes(num_bytes: int, first_bytes: int) -> int:
-    """Return the bytes of the bucket that is complete at the end of a backward pass.
+def end_bucket_bytes(num_bytes: int, parameter_bytes: int) -> int:
+    """Return the bytes of the first or of the last bucket that a backward pass completes.
 
     Args:
         num_bytes: Bytes of all gradients of the stage.
-        first_bytes: Bytes of the gradient of the stage's first parameter, which comes last.
+        parameter_bytes: Bytes of the first or last gradient of the pass: that of the stage's last
+            or first parameter.
     """
-    return min(num_bytes, max(bucket_bytes(num_bytes), first_bytes))
+    return min(num_bytes, max(bucket_bytes(num_bytes), parameter_bytes))
 
 
 def exposed_seconds(
-    reduce_seconds: float, last_seconds: float, last_share: float, backward_seconds: float
+    reduce_seconds: float, last_seconds: float, first_share: float, backward_seconds: float
 ) -> float:
     """Return the seconds of an all-reduce of gradients that follow the last backward pass.
 
-    The pass computes gradients evenly. Each bucket is sent when it is complete.
+    The pass computes gradients evenly. Each bucket is sent when it is complete and the one before
+    it has been sent: a slow network sends without a pause from the first bucket on, a fast one
+    waits for the last.
 
     Args:
         reduce_seconds: Seconds of the all-reduce of all gradients of a stage.
         last_seconds: Seconds of the all-reduce of the last bucket alone.
-        last_share: Bytes of the last bucket as a fraction of all, from 0 to 1.
+        first_share: Bytes of the first bucket as a fraction of all, from 0 to 1.
         backward_seconds: Seconds of the stage's last backward pass.
     """
-    return max(last_seconds, reduce_seconds - backward_seconds * (1.0 - last_share))
+    return max(last_seconds, reduce_seconds - backward_seconds * (1.0 - first_share))
 
 
 def reduce_scatter_seconds(

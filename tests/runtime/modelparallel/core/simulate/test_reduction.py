@@ -11,6 +11,7 @@ from smdist.modelparallel.core.simulate import (
     ReplicaLinks,
     all_gather_seconds,
     all_reduce_seconds,
+    exposed_seconds,
     reduce_scatter_seconds,
     replicas_on,
 )
@@ -95,3 +96,12 @@ def test_a_rank_sends_by_its_share_of_the_network():
 
     assert pytest.approx(10) == all_reduce_seconds(1000, replicas_on(cluster, [0, 8]))
     assert pytest.approx(10 / 8) == all_reduce_seconds(1000, replicas_on(cluster, range(16)))
+
+
+def test_a_slow_network_sends_from_the_first_bucket_on():
+    """The first quarter of the gradients is complete after 2 of 8 s, and then all take 10 s."""
+    assert 2 + 10 - 8 == exposed_seconds(10, 1, 0.25, 8)
+
+
+def test_a_fast_network_waits_for_the_last_bucket():
+    assert 1 == exposed_seconds(4, 1, 0.25, 8)
