@@ -10,6 +10,7 @@ processors. Plain `pytest` runs everything in one process.
 import faulthandler
 import gc
 import os
+import signal
 import sys
 from contextlib import suppress
 from itertools import chain, zip_longest
@@ -20,6 +21,10 @@ import pytest
 # times the seconds of one, in tests and in ranks, which inherit this.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+# A shell without job control starts what runs in its background with SIGINT ignored, and processes
+# inherit that: those that tests start would not hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test looks at machine images, and each new account of moto's would make 1,296: half a second.
 os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
 
