@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,10 @@ from smdist.modelparallel.torch.materialization.skeleton import replace as put
 from smdist.modelparallel.torch.tensor_parallel.data_flow import TensorShape
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 
+# Random numbers that are drawn; larger parameters repeat them. The number is prime, so that no two
+# rows, columns or parts of a parameter are alike.
+_DRAWN: Final = 1_000_003
+
 
 def with_values(block: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return a copy of a block with random parameters, in training mode."""
@@ -21,7 +25,7 @@ def with_values(block: nn.Module, dtype: torch.dtype) -> nn.Module:
     buffers = dict(block.named_buffers(remove_duplicate=False))
     new: dict[int, Tensor] = {}
     for parameter in bare.parameters():
-        values = torch.randn(parameter.shape, dtype=dtype) * 0.3
+        values = _random(parameter.shape, dtype)
         floats = parameter.is_floating_point()
         made = like(parameter, values if floats else values.to(parameter.dtype))
         new[id(parameter)] = made.requires_grad_(floats)
@@ -30,6 +34,15 @@ def with_values(block: nn.Module, dtype: torch.dtype) -> nn.Module:
         new.setdefault(id(buffer), _buffer(real, dtype))
     put(bare.modules(), new)
     return bare.train()
+
+
+def _random(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return normally distributed numbers with a standard deviation of 0.3."""
+    count = shape.numel()
+    drawn = torch.randn(min(count, _DRAWN), dtype=dtype) * 0.3
+    if count > _DRAWN:
+        drawn = drawn.repeat(-(-count // _DRAWN))[:count]
+    return drawn.view(shape)
 
 
 def _buffer(real: Tensor, dtype: torch.dtype) -> Tensor:
