@@ -97,6 +97,7 @@ def explain(search: LayoutSearch, machine: Machine, unsplit: str = "") -> str:
         unsplit: Reason why no layer was split over ranks; "" for no remark.
     """
     best = search.best
+    others = [f"    * {reason.family}: {reason.text}." for reason in reasons(search)]
     assumed = [*assumptions_of(search, machine), *map(unsplit_assumption, filter(None, [unsplit]))]
     lines = [
         f"Layout: {best.layout.family} ({best.layout})",
@@ -106,10 +107,8 @@ def explain(search: LayoutSearch, machine: Machine, unsplit: str = "") -> str:
         f"  Why it wins: {_rule_text(rule_of(search), best)}",
         f"  Options: ModelParallel({_options(best.layout)})",
         *_script(best.layout),
-        "  Other families",
-        *(f"    * {reason.family}: {reason.text}." for reason in reasons(search)),
-        "  Assumed",
-        *(f"    * {line}" for line in assumed),
+        *(["  Other families", *others] if others else []),
+        *(["  Assumed", *(f"    * {line}" for line in assumed)] if assumed else []),
     ]
     return "\n".join(map(_wrapped, lines)) + "\n"
 

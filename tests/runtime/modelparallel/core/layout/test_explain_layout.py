@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Report of a search: one line for each family, with a rule for the winner."""
 
+from dataclasses import replace
+
 import pytest
 from layout_cases import llama_7b, p4d
 from split_graphs import given, graph, unit
@@ -35,6 +37,14 @@ def test_each_losing_family_has_one_reason(search):
     assert len(found) == len(search.families) - 1 + len(search.misfits)
     assert all(each.factor >= 1 and each.kind != "memory" for each in slower)
     assert "replicas" in {each.family for each in found if each.kind == "memory"}
+
+
+def test_a_heading_without_lines_is_left_out(search):
+    """If the user has fixed the degrees, there is one family alone."""
+    alone = replace(search, families=search.families[:1], misfits=())
+
+    assert "Other families" in explain(search, p4d(2))
+    assert "Other families" not in explain(alone, p4d(2))
 
 
 def test_no_line_is_longer_than_100_characters(search):
