@@ -14,8 +14,8 @@ from smdist.modelparallel.torch.materialization.skeleton import replace as put
 from smdist.modelparallel.torch.tensor_parallel.data_flow import TensorShape
 from smdist.modelparallel.torch.tensor_splits.split_modules import is_table
 
-# Random numbers that are drawn; larger parameters repeat them. The number is prime, so that no two
-# rows, columns or parts of a parameter are alike.
+# Random numbers that are drawn for a parameter; a larger one repeats them. The number is prime, so
+# that rows, columns and parts of ranks begin at different numbers, and are not alike.
 _DRAWN: Final = 1_000_003
 
 

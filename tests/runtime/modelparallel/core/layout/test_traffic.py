@@ -78,7 +78,7 @@ def test_gradients_are_copied_to_the_buffers_of_all_reduces():
 
 
 def test_the_network_begins_with_the_last_layer_and_ends_with_the_first():
-    """Of 20 MiB, a slow network sends each for 2 s, a fast one for a tenth of a second."""
+    """A MiB of the 20 takes 2 s on the slow network, and a tenth of a second on the fast one."""
     slow, fast = 2**20 / 2, 2**20 * 10
 
     assert pytest.approx(2 + 40 - 20) == exposed((2, 16, 2), slow)
